@@ -1,0 +1,44 @@
+# One verb a chore. Each brings its own set-up; `make PYTHON=python3.12 ...` builds on another Python.
+
+PYTHON ?= python3
+VENV := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help run test checks format constraints clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: .venv/.ready ## train, evaluate and report on a small model, from the sources of Python's standard library
+	@$(VENV)/shardline run examples/quickstart.yaml
+
+test: .venv/.ready-dev ## the whole test suite; ARGS are pytest's: make test ARGS="-k loader -x"
+	@$(VENV)/python -m pytest $(ARGS)
+
+checks: .venv/.ready-dev .typing/shardline ## lint, format, types, import contracts, constraints.txt
+	$(VENV)/ruff check
+	$(VENV)/ruff format --check
+	$(VENV)/mypy
+	$(VENV)/lint-imports --no-logo
+	@! grep -nvE '^[a-z0-9-]+==[0-9a-z.]+$$' constraints.txt || { echo 'constraints.txt: these lines are not NAME==VERSION' >&2; exit 1; }
+
+format: .venv/.ready-dev ## put the code into the format that checks ask for
+	$(VENV)/ruff check --fix-only
+	$(VENV)/ruff format
+
+constraints: .venv/.ready-dev ## bring constraints.txt in line with pyproject.toml; ARGS=--upgrade takes the newest versions
+	$(VENV)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --quiet --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links --output-file constraints.txt $(ARGS)
+
+clean: ## remove the environment and what checks and builds leave; runs and data sets stay
+	rm -rf .venv .typing .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info
+
+.venv/.ready .venv/.ready-dev: pyproject.toml constraints.txt .ci/set_up.py
+	@command -v $(PYTHON) >/dev/null || { echo 'shardline: there is no $(PYTHON): sudo apt-get install python3-venv' >&2; exit 3; }
+	@$(PYTHON) .ci/set_up.py $(if $(findstring dev,$@),dev)
+
+# mypy does not follow an editable install: it sees the packages where their import names say.
+.typing/shardline:
+	@mkdir -p $@
+	@ln -sfn ../../components $@/components
+	@ln -sfn ../../pipelines $@/pipelines

@@ -1,0 +1,37 @@
+"""The paths on this machine that a run config names.
+
+Called by the command line, once, before anything changes the working directory or leaves the machine.
+"""
+
+from __future__ import annotations
+
+import os
+
+from shardline.components.common.config.schema import RunConfig
+
+
+def is_local(url: str) -> bool:
+    """Whether `url` is a path on this machine: no URL, and not the standard library's sources (`stdlib:`)."""
+    return "://" not in url and not url.startswith("stdlib:")
+
+
+def local_paths(config: RunConfig) -> dict[str, str]:
+    """The keys of `config` that hold a path on this machine, with the path as it is written."""
+    named = {"storage": config.storage}
+    named |= {f"corpus.urls.{index}": url for index, url in enumerate(config.corpus.urls)}
+    if config.tokenizer.url is not None:
+        named["tokenizer.url"] = config.tokenizer.url
+    return {key: url for key, url in named.items() if is_local(url)}
+
+
+def absolute(config: RunConfig) -> RunConfig:
+    """`config` with each path on this machine made absolute, from the working directory."""
+    corpus = config.corpus.model_copy(update={"urls": [_absolute(url) for url in config.corpus.urls]})
+    tokenizer = config.tokenizer
+    if tokenizer.url is not None:
+        tokenizer = tokenizer.model_copy(update={"url": _absolute(tokenizer.url)})
+    return config.model_copy(update={"storage": _absolute(config.storage), "corpus": corpus, "tokenizer": tokenizer})
+
+
+def _absolute(url: str) -> str:
+    return os.path.abspath(os.path.expanduser(url)) if is_local(url) else url

@@ -1,0 +1,61 @@
+"""The events of a run: their names, in one table, and their writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardline.components.common.storage import Storage
+from shardline.components.common.streams import StreamWriter
+
+EVENTS: dict[str, str] = {
+    "run.started": "a process took the run over",
+    "run.resumed": "the run goes on with what an earlier process left",
+    "run.finished": "every step is done",
+    "step.started": "a pipeline step began",
+    "step.finished": "a pipeline step ended well",
+    "step.failed": "a pipeline step ended with an error",
+    "sharding.skipped": "the data set was there already",
+    "sharding.finished": "the data set is complete",
+    "layout.chosen": "the parallel layout of a generation",
+    "generation.started": "a group of workers formed",
+    "worker.lost": "a worker ended before its time",
+    "checkpoint.committed": "a checkpoint is complete",
+    "checkpoint.loaded": "training goes on from a checkpoint",
+    "checkpoint.damaged": "a checkpoint was put aside",
+    "checkpoint.failed": "a checkpoint could not be saved",
+    "checkpoint.pruned": "an old checkpoint was removed",
+    "training.finished": "the last optimizer step is done",
+    "evaluation.finished": "a checkpoint was evaluated",
+    "gate.decided": "the promotion gate's verdict",
+    "model.exported": "the model was written as a Hugging Face folder",
+    "report.written": "the report was written",
+}
+
+
+class EventLog:
+    """Writes a run's events; a name that is not in the table is a bug."""
+
+    def __init__(
+        self, run: Storage, *, generation: int, writer: str, rank: int = 0, flush_seconds: float = 1.0
+    ) -> None:
+        self._stream = StreamWriter(
+            run.at("events"), generation=generation, writer=writer, rank=rank, flush_seconds=flush_seconds
+        )
+
+    def emit(self, name: str, data: Mapping[str, Any] | None = None, *, reason: str | None = None) -> None:
+        if name not in EVENTS:
+            raise KeyError(f"event {name!r} is not in the table of events")
+        self._stream.append(name, data or {}, reason=reason)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,52 @@
+"""The frame around every pipeline step: one writer, its events, its error left behind, no orphans.
+
+Each step's `step.py` does its work inside `stepping`. Run again, it finds what is done and skips it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardline.components.common.config import RunConfig
+from shardline.components.common.errors import to_record
+from shardline.components.common.events import EventLog
+from shardline.components.common.owner import Lease, hold
+from shardline.components.common.runfolder import adopt_config, recording_errors, run_storage
+from shardline.components.common.storage import Storage
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What a step works with. `summary` goes into its last event."""
+
+    run: Storage
+    lease: Lease
+    generation: int
+    events: EventLog
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def stepping(config: RunConfig, name: str, *, sources: dict[str, str] | None = None) -> Iterator[StepContext]:
+    """Run the block as the pipeline step `name` of `config`'s run.
+
+    Raises:
+        UserError: another live process owns the run.
+        ConfigError: the run began under another identity.
+    """
+    run = run_storage(config)
+    with hold(run) as lease, recording_errors(run, name):
+        adopt_config(run, config, sources=sources)
+        generation = lease.next_generation()
+        with EventLog(run, generation=generation, writer=name) as events:
+            events.emit("step.started", {"step": name})
+            context = StepContext(run, lease, generation, events)
+            try:
+                yield context
+            except BaseException as error:
+                events.emit("step.failed", {"step": name, **to_record(error)}, reason=str(error))
+                raise
+            events.emit("step.finished", {**context.summary, "step": name})

@@ -1,0 +1,88 @@
+"""The frame of a pipeline component's body: how it begins, how it fails, and what it hands on.
+
+Called by the functions in each step's `component.py`, inside the container (or the local process) of one pipeline task.
+An artifact here is anything with a `path` and a `metadata` mapping, as KFP's are; KFP itself is not imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from shardline.components.common import config as configs
+from shardline.components.common.config import RunConfig
+from shardline.components.common.errors import ShardlineError
+from shardline.components.common.processes import PARENT_VARIABLE, die_with_parent, raise_on_signals
+from shardline.components.common.runfolder import run_storage
+from shardline.components.common.streams import jsonable
+
+
+class Artifact(Protocol):
+    """What is used of a KFP artifact."""
+
+    metadata: dict[str, Any]
+
+    @property
+    def path(self) -> str: ...
+
+
+@contextlib.contextmanager
+def running() -> Iterator[None]:
+    """Run the block as a pipeline task: in order on a signal, with one message and the right exit code on a mistake.
+
+    Raises:
+        SystemExit: with the exit code of the ShardlineError that ended the block.
+    """
+    if PARENT_VARIABLE in os.environ:
+        die_with_parent()
+    raise_on_signals()
+    try:
+        yield
+    except ShardlineError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(error.exit_code) from None
+
+
+def parse_config(text: str) -> RunConfig:
+    """The run config in the pipeline's parameter. The storage root is the one it names, whatever the environment."""
+    return configs.parse(text, source="the pipeline's config", ignore_environment=True).config
+
+
+def read_config(artifact: Artifact) -> RunConfig:
+    """The run config that an earlier task has handed on."""
+    return parse_config(Path(artifact.path).read_text(encoding="utf-8"))
+
+
+def write_config(artifact: Artifact, config: RunConfig) -> None:
+    """Hand `config` on to later tasks."""
+    Path(artifact.path).write_text(configs.dump(config), encoding="utf-8")
+    artifact.metadata.update(run=config.run, storage=config.storage)
+
+
+def publish(artifact: Artifact, content: Mapping[str, Any], **metadata: Any) -> None:
+    """Write `content` as the artifact's JSON; its plain values become metadata too, which the Kubeflow UI shows."""
+    value = {**jsonable(content), **jsonable(metadata)}
+    Path(artifact.path).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    artifact.metadata.update({key: item for key, item in value.items() if isinstance(item, str | int | float)})
+
+
+def copy_report(artifact: Artifact, config: RunConfig, path: str) -> None:
+    """Make the file `path` of the run folder the artifact's content."""
+    run = run_storage(config)
+    Path(artifact.path).write_bytes(run.read(path))
+    artifact.metadata["url"] = run.url_of(path)
+
+
+def finite_numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among `values` that KFP takes as metrics: it fails a task for a NaN."""
+    return {
+        key: float(value)
+        for key, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }

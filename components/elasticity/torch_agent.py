@@ -1,0 +1,108 @@
+"""torch's elastic agent behind our seam: it starts the workers of one machine, and starts them again.
+
+Called by the steps that need worker processes. Each start is a new generation with a store of its own; an error that
+would come again ends the job at once instead of using up the restarts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+
+from shardline.components.common.errors import Stopped
+from shardline.components.common.events import EventLog
+from shardline.components.common.owner import Lease
+from shardline.components.common.storage import Storage
+from shardline.components.common.workers import Job
+from shardline.components.elasticity.failures import as_error, cause_of, is_final
+from shardline.components.elasticity.rendezvous import LocalRendezvous
+
+_WORKER = ("-m", "shardline.components.elasticity.worker_main")
+_MONITOR_SECONDS = 0.1
+_STOP_SECONDS = 5
+
+
+class TorchElasticAgent:
+    """An `Agent` of `processes` workers on this machine.
+
+    Args:
+        max_restarts: how often a failed group is started again.
+        timeout: seconds of silence after which a worker counts a peer as lost.
+    """
+
+    def __init__(self, *, processes: int, max_restarts: int, timeout: int) -> None:
+        self.processes = processes
+        self._max_restarts = max_restarts
+        self._timeout = timeout
+
+    def run(self, job: Job, *, run: Storage, lease: Lease, events: EventLog) -> None:
+        spec = WorkerSpec(
+            role=job.name,
+            local_world_size=self.processes,
+            entrypoint=sys.executable,
+            rdzv_handler=LocalRendezvous(job.name),
+            max_restarts=self._max_restarts,
+            monitor_interval=_MONITOR_SECONDS,
+        )
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
+        agent = _Agent(spec, job=job, run=run, lease=lease, events=events, timeout=self._timeout)
+        try:
+            result = agent.run(job.name)
+        except SignalException as error:
+            raise Stopped("terminated", signum=int(error.sigval)) from None
+        if result.is_failed():
+            raise as_error(cause_of(run, generation=agent.generation), exit_codes=_exit_codes(result))
+
+
+class _Agent(LocalElasticAgent):
+    """Numbers each start of the group as a generation, and stops early on an error that is final."""
+
+    def __init__(
+        self, spec: WorkerSpec, *, job: Job, run: Storage, lease: Lease, events: EventLog, timeout: int
+    ) -> None:
+        super().__init__(spec, DefaultLogsSpecs(), shutdown_timeout=_STOP_SECONDS)
+        self.generation = 0
+        self._job, self._run, self._lease, self._events = job, run, lease, events
+        self._timeout = timeout
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        self.generation = self._lease.next_generation()
+        world = len(worker_group.workers) * worker_group.group_world_size
+        description = {
+            "entry": self._job.entry,
+            "arguments": self._job.arguments(self.generation, world),
+            "generation": self.generation,
+            "run": self._run.url,
+            "fence": self._lease.fence,
+            "timeout": self._timeout,
+            "threads": max(1, (os.cpu_count() or 1) // len(worker_group.workers)),
+        }
+        worker_group.spec.args = (*_WORKER, json.dumps(description))
+        return super()._start_workers(worker_group)
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        self._stop_workers(worker_group)
+        cause = cause_of(self._run, generation=self.generation)
+        if is_final(cause):
+            raise as_error(cause, exit_codes={})
+        self._tell_of_loss(cause)
+        super()._restart_workers(worker_group)
+
+    def _tell_of_loss(self, cause: dict[str, Any] | None) -> None:
+        left = self._remaining_restarts
+        data = {"generation": self.generation, "restarts_left": left, **({"rank": cause["rank"]} if cause else {})}
+        reason = str(cause["message"]) if cause else "a worker was killed"
+        self._events.emit("worker.lost", data, reason=reason)
+
+
+def _exit_codes(result: RunResult) -> dict[int, int]:
+    return {rank: failure.exitcode for rank, failure in result.failures.items()}
+
+

@@ -1,0 +1,96 @@
+"""A worker process: from the job that the agent passes as its argument to the worker function and its exit code.
+
+This is the one place that reads a rank from the environment. Output goes to `logs/{generation}/{rank}.log` in the run
+folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch.distributed import PrefixStore, TCPStore
+
+from shardline.components.common.errors import ShardlineError, exit_code_of
+from shardline.components.common.processes import die_with_parent, raise_on_signals
+from shardline.components.common.storage import Storage
+from shardline.components.common.workers import WorkerContext
+from shardline.components.elasticity.failures import classify, leave_record
+
+
+def main(description: str) -> int:
+    die_with_parent()
+    raise_on_signals()
+    job = json.loads(description)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(job["threads"])
+    rank = int(os.environ["RANK"])
+    run = Storage(job["run"])
+    with _logging_to(run, f"logs/{job['generation']:06d}/{rank:05d}.log"):
+        try:
+            context = _context(job, run=run, rank=rank)
+            module, _, function = job["entry"].partition(":")
+            getattr(importlib.import_module(module), function)(context, **job["arguments"])
+        except BaseException as error:
+            classified = classify(error)
+            traceback.print_exception(error)
+            with contextlib.suppress(ShardlineError):
+                leave_record(run, classified, generation=job["generation"], rank=rank)
+            return exit_code_of(classified)
+    return 0
+
+
+def _context(job: dict[str, object], *, run: Storage, rank: int) -> WorkerContext:
+    generation, timeout = int(str(job["generation"])), timedelta(seconds=int(str(job["timeout"])))
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return WorkerContext(
+        generation=generation,
+        rank=rank,
+        world=int(os.environ["WORLD_SIZE"]),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        store=PrefixStore(f"generation-{generation}", TCPStore(host, port, is_master=False, timeout=timeout)),
+        run=run,
+        fence=int(str(job["fence"])),
+        timeout=timeout,
+    )
+
+
+@contextlib.contextmanager
+def _logging_to(run: Storage, path: str) -> Iterator[None]:
+    """Send all output, that of native code too, to a file that ends up at `path`."""
+    with contextlib.ExitStack() as stack:
+        if run.is_local:
+            local = run.local_path(path)
+            local.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            local = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "log"
+        with open(local, "ab", buffering=0) as log:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+            try:
+                yield
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                if not run.is_local:
+                    with contextlib.suppress(ShardlineError):
+                        run.put(local, path)
+
+
+if __name__ == "__main__":
+    # torch's threads must not hold a process that has said all it has to say.
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

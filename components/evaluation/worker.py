@@ -1,0 +1,60 @@
+"""The evaluation worker: a checkpoint's summed loss over the held-out blocks, under any layout.
+
+Called by an agent in each process of a generation. It changes nothing but a file of totals that rank 0 writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from shardline.components.common.events import EventLog
+from shardline.components.common.runfolder import read_config, write_json, write_status
+from shardline.components.common.storage import Storage
+from shardline.components.common.workers import WorkerContext
+from shardline.components.planning.layout import Layout
+from shardline.components.sharding.dataset import Dataset
+from shardline.components.training.checkpoint import saving
+from shardline.components.training.session import open_session
+
+
+def evaluate(context: WorkerContext, *, dataset: str, layout: dict[str, Any], output: str) -> None:
+    """Evaluate the newest sound checkpoint as rank `context.rank`.
+
+    Args:
+        dataset: the data set's key under the storage root.
+        layout: a `Layout` as JSON, the same on every rank.
+        output: where in the run folder rank 0 puts `nats`, `tokens` and `bytes`, with the `step` and `generation` of
+            the checkpoint.
+
+    Raises:
+        DamagedData: no checkpoint is sound, or a shard is not what was written.
+    """
+    config = read_config(context.run)
+    data = Dataset.open(Storage(config.storage), dataset)
+    held_out = data.split("held_out")
+    with (
+        _rank_zero_events(context) as events,
+        open_session(context, config=config, layout=Layout.from_json(layout), vocab=data.manifest.vocab) as session,
+    ):
+        record = saving.newest_sound(context, events=events)
+        if record is None:
+            raise RuntimeError("the step starts no workers without a checkpoint")
+        session.load(record)
+        if context.rank == 0:
+            write_status(context.run, phase="evaluate", generation=context.generation, step=0, total=held_out.blocks)
+        totals = session.evaluate(held_out)
+    if context.rank == 0:
+        context.lease.check()
+        write_json(context.run, output, {**asdict(totals), "step": record.step, "generation": record.generation})
+
+
+@contextlib.contextmanager
+def _rank_zero_events(context: WorkerContext) -> Iterator[EventLog | None]:
+    if context.rank != 0:
+        yield None
+        return
+    with EventLog(context.run, generation=context.generation, writer="evaluate-worker") as events:
+        yield events

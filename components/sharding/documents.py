@@ -1,0 +1,248 @@
+"""The documents of a piece of a file. Called by the workers; the same piece always gives the same documents.
+
+A record belongs to the piece in which it starts, which is decided from the file alone:
+
+* text: a file is one document. One that is longer than `CUT` is cut after the first newline at or after each multiple
+  of `CUT`; where there is none before the next multiple, in front of the character at the multiple itself; where
+  there is none up to the end of the file, not at all. CRLF is read as LF; a lone CR is a character like any other;
+  nothing is added or taken off at the end.
+* JSONL: a line is a record, its field `corpus.text_field` the document. Lines of white space are no records. When a
+  line has the key twice the last one wins.
+* Parquet: a row is a record; a row group belongs where its first byte is.
+* Of a gzip file everything starts at byte 0.
+
+A UTF-8 byte order mark at the start of a file is left out. A document without text is none. What cannot be read comes
+as `Skipped`; what to do about it is the caller's decision.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardline.components.common.errors import UserError
+from shardline.components.sharding.corpus import CorpusFile, Unreadable, open_file
+from shardline.components.sharding.units import Piece
+
+CUT = 1 << 20
+_BOM = b"\xef\xbb\xbf"
+_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text and its place: the number of its file, and its byte offset there (in Parquet: its row number)."""
+
+    file: int
+    offset: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A document that cannot be read, and the bytes of the corpus that it takes up."""
+
+    file: int
+    offset: int
+    reason: str
+    size: int
+
+
+class _Bad(Exception):
+    """A record that is no document; the text is the reason."""
+
+
+Records = Iterator[Document | Skipped]
+
+
+def read_piece(files: Sequence[CorpusFile], piece: Piece, *, text_field: str) -> Records:
+    """The documents that start in `piece`, in order.
+
+    Raises:
+        UserError: a Parquet file has no column of text with the name `text_field`, or a file is gone or has changed.
+    """
+    file = files[piece.file]
+    if file.packed and piece.start > 0:
+        return
+    try:
+        with open_file(file) as (handle, size):
+            whole = Piece(piece.file, 0, size) if file.packed else piece
+            scale = file.size / size if file.packed and size else 1.0
+            for record in _read(handle, whole, size, file, text_field):
+                if isinstance(record, Skipped) and scale != 1.0:
+                    # Budgets count the corpus as it is stored.
+                    record = Skipped(record.file, record.offset, record.reason, round(record.size * scale))
+                yield record
+    except Unreadable as error:
+        yield Skipped(piece.file, 0, str(error), file.size)
+
+
+def _read(handle: IO[bytes], piece: Piece, size: int, file: CorpusFile, text_field: str) -> Records:
+    if file.format == "jsonl":
+        return _jsonl(handle, piece, text_field)
+    if file.format == "parquet":
+        return _parquet(handle, piece, file, text_field)
+    return _text(handle, piece, size)
+
+
+# text
+
+
+def _text(handle: IO[bytes], piece: Piece, size: int) -> Records:
+    number = max(0, piece.start // CUT - 1)
+    handle.seek(number * CUT)
+    window = handle.read(CUT)
+    begin = _cut(window, number)
+    while window and number * CUT + begin < piece.end:
+        following = handle.read(CUT)
+        end = _cut(following, number + 1)
+        start = number * CUT + begin
+        if start >= piece.start:
+            raw = window[begin:] + following[:end]
+            yield from _document(raw, piece.file, start)
+        number, window, begin = number + 1, following, end
+
+
+def _cut(window: bytes, number: int) -> int:
+    """Where in the window [number * CUT, (number + 1) * CUT) of a file the document with that number begins."""
+    if number == 0:
+        return 0
+    newline = window.find(b"\n")
+    if newline >= 0:
+        return newline + 1
+    if len(window) < CUT:
+        return len(window)
+    # No newline in reach: not inside a character, whose later bytes are 10xxxxxx.
+    return next((at for at in range(4) if window[at] & 0xC0 != 0x80), 0)
+
+
+def _document(raw: bytes, file: int, offset: int) -> Records:
+    try:
+        text = _decode(raw.removeprefix(_BOM) if offset == 0 else raw)
+    except _Bad as error:
+        yield Skipped(file, offset, str(error), len(raw))
+        return
+    if text:
+        yield Document(file, offset, text.replace("\r\n", "\n") if "\r" in text else text)
+
+
+def _decode(raw: bytes) -> str:
+    if b"\0" in raw:
+        raise _Bad("holds zero bytes, so it is binary or not UTF-8")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _Bad("not UTF-8") from None
+
+
+# JSONL
+
+
+def _jsonl(handle: IO[bytes], piece: Piece, field: str) -> Records:
+    if piece.start > 0:
+        handle.seek(piece.start - 1)
+        handle.readline()
+    offset = handle.tell()
+    while offset < piece.end and (line := handle.readline()):
+        try:
+            text = _record(line.removeprefix(_BOM) if offset == 0 else line, field)
+        except _Bad as error:
+            yield Skipped(piece.file, offset, str(error), len(line))
+        else:
+            if text:
+                yield Document(piece.file, offset, text)
+        offset += len(line)
+
+
+def _record(line: bytes, field: str) -> str:
+    if not line.strip():
+        return ""
+    source = _decode(line)
+    try:
+        value = json.loads(source)
+    except (ValueError, RecursionError):
+        raise _Bad("not valid JSON") from None
+    if not isinstance(value, dict):
+        raise _Bad("not a JSON object")
+    if field not in value:
+        raise _Bad(f"no field {field!r}")
+    text = value[field]
+    if not isinstance(text, str):
+        raise _Bad(f"field {field!r} is not a string")
+    if "\\u" in source:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise _Bad("half of a surrogate pair") from None
+    return text
+
+
+def line_number(file: CorpusFile, offset: int) -> int:
+    """The number, from 1, of the line that starts at byte `offset` of a file."""
+    lines = 1
+    with open_file(file) as (handle, _):
+        while offset > 0 and (chunk := handle.read(min(offset, 1 << 20))):
+            lines += chunk.count(b"\n")
+            offset -= len(chunk)
+    return lines
+
+
+# Parquet
+
+
+def _parquet(handle: IO[bytes], piece: Piece, file: CorpusFile, field: str) -> Records:
+    try:
+        table = pq.ParquetFile(handle)
+        _check_column(table.schema_arrow, file, field)
+        row = 0
+        for number in range(table.metadata.num_row_groups):
+            group = table.metadata.row_group(number)
+            if piece.start <= _first_byte(group) < piece.end:
+                yield from _rows(table, number, row, piece.file, field)
+            row += group.num_rows
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        yield Skipped(piece.file, piece.start, "not a Parquet file, or a damaged one", piece.end - piece.start)
+
+
+def _rows(table: pq.ParquetFile, group: int, row: int, file: int, field: str) -> Records:
+    # Small batches: one of 2 GiB of text would not fit Arrow's 32-bit offsets.
+    for batch in table.iter_batches(_ROWS, row_groups=[group], columns=[field], use_threads=False):
+        column = batch.column(0)
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        for raw in column.cast(pa.large_binary()).to_pylist():
+            if raw:
+                try:
+                    yield Document(file, row, raw.decode("utf-8"))
+                except UnicodeDecodeError:
+                    yield Skipped(file, row, "not UTF-8", len(raw))
+            row += 1
+
+
+def _check_column(schema: pa.Schema, file: CorpusFile, field: str) -> None:
+    if field not in schema.names:
+        have = ", ".join(schema.names[:5])
+        raise UserError(f"no column {field!r}", where=file.url, hint=f"set corpus.text_field; the file has {have}")
+    kind = schema.field(field).type
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)):
+        raise UserError(
+            f"column {field!r} is of type {kind}, which is not text",
+            where=file.url,
+            hint="set corpus.text_field to a column of strings",
+        )
+
+
+def _first_byte(group: Any) -> int:
+    starts = []
+    for number in range(group.num_columns):
+        column = group.column(number)
+        starts.append(column.dictionary_page_offset or column.data_page_offset)
+    return int(min(starts))

@@ -1,0 +1,120 @@
+"""The shard step: make the run's data set, or find it made, and say in the run folder which one it is.
+
+Called by the pipeline's shard component and by `shardline shard`. A run keeps the data set that it began with: its samples
+are part of what it is.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from shardline.components.common.config import RunConfig
+from shardline.components.common.errors import UserError
+from shardline.components.common.runfolder import DATASET_FILE, read_json, run_storage, write_json, write_status
+from shardline.components.common.step import StepContext, stepping
+from shardline.components.common.storage import Storage
+from shardline.components.sharding.dataset import Dataset
+from shardline.components.sharding.manifest import Manifest, folder
+from shardline.components.sharding.step import OnProgress, Progress, dataset_key, shard
+
+_STATUS_SECONDS = 0.5
+
+
+def run(config: RunConfig, *, sources: dict[str, str] | None = None) -> dict[str, Any]:
+    """Make the data set; returns its facts, as they are written into the run folder.
+
+    Raises:
+        UserError: the corpus will not do, or is not the one that this run began with.
+    """
+    with stepping(config, "shard", sources=sources) as context:
+        pinned = read_json(context.run, DATASET_FILE)
+        manifest = _manifest(config, pinned, context)
+        facts = _facts(config, manifest)
+        if pinned is not None and facts["fingerprint"] != pinned["fingerprint"]:
+            raise UserError(
+                "made again, the data set is not the one that this run began with",
+                where=facts["url"],
+                hint="give the new run another name",
+            )
+        write_json(context.run, DATASET_FILE, facts)
+        context.events.emit("sharding.finished", facts)
+        context.summary.update({name: facts[name] for name in ("key", "fingerprint", "blocks", "tokens")})
+        return facts
+
+
+def find_dataset(config: RunConfig) -> Dataset:
+    """The data set of `config`'s run, opened.
+
+    Raises:
+        UserError: the shard step has not been run.
+        DamagedData: it is not what was written.
+    """
+    run_folder = run_storage(config)
+    pinned = read_json(run_folder, DATASET_FILE)
+    if pinned is None:
+        raise UserError("this run has no data set yet", where=run_folder.url, hint="run `shardline shard CONFIG` first")
+    return Dataset.open(Storage(config.storage), pinned["key"])
+
+
+def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepContext) -> Manifest:
+    try:
+        key = dataset_key(config)
+    except UserError:
+        # The corpus may be gone by now: a run that has its data set does not need it any more.
+        if pinned is None:
+            raise
+        return Dataset.open(Storage(config.storage), pinned["key"]).manifest
+    if pinned is not None and key != pinned["key"]:
+        raise UserError(
+            "the corpus is not the one that this run began with",
+            where=", ".join(config.corpus.urls),
+            hint="bring the old files back, or give the new run another name",
+        )
+    return shard(config, on_progress=_status_of(context))
+
+
+def _status_of(context: StepContext) -> OnProgress:
+    """Keeps the run's status up to date, at most twice a second."""
+    due = 0.0
+    phase = ""
+
+    def report(progress: Progress) -> None:
+        nonlocal due, phase
+        if time.monotonic() >= due or progress.phase != phase or progress.done == progress.total:
+            due, phase = time.monotonic() + _STATUS_SECONDS, progress.phase
+            write_status(
+                context.run,
+                phase="shard",
+                generation=context.generation,
+                step=progress.done,
+                total=progress.total,
+                bytes=progress.bytes,
+                activity=progress.phase,
+            )
+
+    return report
+
+
+def _facts(config: RunConfig, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "key": manifest.key,
+        "fingerprint": manifest.fingerprint,
+        "url": Storage(config.storage).url_of(folder(manifest.key)),
+        "vocab": manifest.vocab,
+        "sequence": manifest.sequence,
+        "blocks": manifest.train.blocks,
+        "tokens": manifest.train.tokens,
+        "documents": manifest.train.documents,
+        "bytes": manifest.train.bytes,
+        "shards": len(manifest.train.shards),
+        "shard_bytes": sum(shard.size for shard in manifest.train.shards),
+        "held_out": {
+            "blocks": manifest.held_out.blocks,
+            "tokens": manifest.held_out.tokens,
+            "documents": manifest.held_out.documents,
+            "bytes": manifest.held_out.bytes,
+        },
+        "skipped": manifest.skipped.documents,
+        "near_duplicates": manifest.near_duplicates.documents,
+    }

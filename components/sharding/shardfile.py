@@ -1,0 +1,240 @@
+"""One shard: a Parquet file of blocks. Written by the workers, read by `dataset`.
+
+A row is a block and a row group is contiguous, so a reader fetches it with one ranged read. The file is described by
+ranges that cover all of it: each row group's (from the end of the one before, the first from byte 0) and the footer's.
+Their hashes are in the index and the manifest, so a changed byte anywhere is noticed by who reads it.
+
+Columns: `tokens` FIXED_LEN_BYTE_ARRAY, the block's tokens as little-endian uint16 or uint32; `length`, `bytes`,
+`source` int32; `doc_starts` list<int32>, `doc_files` list<int32>, `doc_offsets` list<int64>, as in `blocks.Blocks`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import tempfile
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardline.components.sharding.blocks import Blocks
+
+#: A row group in the index. `offset`, `length`, `hash` (blake2b-128): its range; `tokens_*`: its chunk of tokens.
+GROUP = np.dtype(
+    [
+        ("shard", "<u4"),
+        ("rows", "<u4"),
+        ("offset", "<u8"),
+        ("length", "<u8"),
+        ("tokens_offset", "<u8"),
+        ("tokens_length", "<u8"),
+        ("hash", "u1", (16,)),
+    ]
+)
+Groups = npt.NDArray[np.void]
+
+_FORMAT = "1"
+
+
+def hash_of(data: bytes | memoryview) -> bytes:
+    """The hash that ranges, files and shards are known by: blake2b-128."""
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """A shard, named by the hash of its bytes.
+
+    `size` is in bytes, `groups` the number of row groups, `footer` the offset of all that follows the last one. Hashes
+    are blake2b-128 in hexadecimal.
+    """
+
+    hash: str
+    size: int
+    blocks: int
+    groups: int
+    footer: int
+    footer_hash: str
+
+
+class ShardWriter:
+    """Writes blocks into a nameless temporary file, a row group a call; no more than that is in memory."""
+
+    def __init__(self, *, sequence: int, dtype: npt.DTypeLike, codec: str) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._schema = _schema(sequence, self._dtype)
+        name, _, level = codec.partition(":")
+        self._writer = pq.ParquetWriter(
+            self._file,
+            self._schema,
+            compression=name,
+            compression_level=int(level) if level else None,
+            use_dictionary=False,
+            write_statistics=False,
+            write_page_checksum=True,
+            store_schema=False,
+        )
+        about = {"format": _FORMAT, "sequence": str(sequence), "dtype": np.dtype(dtype).name}
+        self._writer.add_key_value_metadata({f"shardline.{name}": value for name, value in about.items()})
+        self._blocks = 0
+
+    def write(self, blocks: Blocks) -> None:
+        """Append a row group."""
+        self._writer.write_table(_table(blocks, self._schema, self._dtype), row_group_size=len(blocks))
+        self._blocks += len(blocks)
+
+    def finish(self) -> tuple[Shard, Groups, IO[bytes]]:
+        """End the file: what it is, its row groups, and the file itself at its start, there until `close`."""
+        self._writer.close()
+        self._file.flush()
+        self._file.seek(0)
+        metadata = pq.read_metadata(self._file)
+        groups, footer = _ranges(metadata)
+        whole = hashlib.blake2b(digest_size=16)
+        self._file.seek(0)
+        for group in groups:
+            data = self._file.read(int(group["length"]))
+            whole.update(data)
+            group["hash"] = np.frombuffer(hash_of(data), np.uint8)
+        rest = self._file.read()
+        whole.update(rest)
+        size = self._file.tell()
+        self._file.seek(0)
+        shard = Shard(
+            hash=whole.hexdigest(),
+            size=size,
+            blocks=self._blocks,
+            groups=len(groups),
+            footer=footer,
+            footer_hash=hash_of(rest).hex(),
+        )
+        return shard, groups, self._file
+
+    def close(self) -> None:
+        """Let go of the file; what was not finished is lost."""
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._writer.close()
+        self._file.close()
+
+
+def _schema(sequence: int, dtype: np.dtype[Any]) -> pa.Schema:
+    def entries(kind: pa.DataType) -> pa.DataType:
+        return pa.list_(pa.field("element", kind, nullable=False))
+
+    fields = {
+        "tokens": pa.binary((sequence + 1) * dtype.itemsize),
+        "length": pa.int32(),
+        "bytes": pa.int32(),
+        "source": pa.int32(),
+        "doc_starts": entries(pa.int32()),
+        "doc_files": entries(pa.int32()),
+        "doc_offsets": entries(pa.int64()),
+    }
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
+
+
+def _table(blocks: Blocks, schema: pa.Schema, dtype: np.dtype[Any]) -> pa.Table:
+    tokens = np.ascontiguousarray(blocks.tokens, dtype)
+    bounds = pa.array(blocks.bounds.astype(np.int32))
+    columns = [
+        pa.FixedSizeBinaryArray.from_buffers(schema.field("tokens").type, len(blocks), [None, pa.py_buffer(tokens)]),
+        pa.array(blocks.length),
+        pa.array(blocks.bytes),
+        pa.array(blocks.source),
+    ]
+    lists = {"doc_starts": blocks.starts, "doc_files": blocks.files, "doc_offsets": blocks.offsets}
+    columns += [pa.ListArray.from_arrays(bounds, pa.array(v), type=schema.field(k).type) for k, v in lists.items()]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _ranges(metadata: pq.FileMetaData) -> tuple[Groups, int]:
+    groups = np.zeros(metadata.num_row_groups, GROUP)
+    end = 0
+    for number, group in enumerate(groups):
+        row_group = metadata.row_group(number)
+        chunks = [row_group.column(index) for index in range(row_group.num_columns)]
+        group["rows"] = row_group.num_rows
+        group["offset"] = end
+        group["tokens_offset"] = chunks[0].data_page_offset
+        group["tokens_length"] = chunks[0].total_compressed_size
+        end = max(chunk.data_page_offset + chunk.total_compressed_size for chunk in chunks)
+        group["length"] = end - int(group["offset"])
+    return groups, end
+
+
+def read_footer(data: bytes) -> pq.FileMetaData:
+    """The metadata of a file, from the bytes that follow its last row group."""
+    return pq.read_metadata(pa.BufferReader(data))
+
+
+def decode_group(metadata: pq.FileMetaData, number: int, *, size: int, offset: int, data: bytes, first: int) -> Blocks:
+    """The blocks of row group `number`.
+
+    Args:
+        size: of the file in bytes.
+        offset, data: the row group's range.
+        first: the number, within its split, of its first block.
+    """
+    about = metadata.metadata
+    dtype = np.dtype(about[b"shardline.dtype"].decode()).newbyteorder("<")
+    sequence = int(about[b"shardline.sequence"])
+    source = pq.ParquetFile(_Part(size, offset, data), metadata=metadata)
+    table = source.read_row_group(number, use_threads=False).combine_chunks()
+    rows = table.num_rows
+
+    def numbers(name: str) -> npt.NDArray[Any]:
+        return np.asarray(table.column(name).chunk(0))
+
+    def entries(name: str) -> npt.NDArray[Any]:
+        return np.asarray(table.column(name).chunk(0).flatten())
+
+    tokens = table.column("tokens").chunk(0)
+    return Blocks(
+        numbers=np.arange(first, first + rows, dtype=np.int64),
+        tokens=np.frombuffer(tokens.buffers()[1], dtype, rows * (sequence + 1)).reshape(rows, sequence + 1),
+        length=numbers("length"),
+        bytes=numbers("bytes"),
+        source=numbers("source"),
+        bounds=np.asarray(table.column("doc_starts").chunk(0).offsets).astype(np.int64),
+        starts=entries("doc_starts"),
+        files=entries("doc_files"),
+        offsets=entries("doc_offsets"),
+    )
+
+
+class _Part(io.RawIOBase):
+    """A file of which only one range is here, for a reader that asks for nothing else."""
+
+    def __init__(self, size: int, offset: int, data: bytes) -> None:
+        self._size = size
+        self._offset = offset
+        self._data = data
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:
+        start = self._at - self._offset
+        stop = len(self._data) if size < 0 else start + size
+        if start < 0 or stop > len(self._data):
+            raise OSError(f"bytes {self._at} to {self._at + size} are not in this part of the file")
+        self._at += stop - start
+        return self._data[start:stop]

@@ -1,0 +1,150 @@
+"""The two passes over a unit, each leaving one small record: `scan` looks at its documents, `pack` makes its shards.
+
+Run by the pool's workers. A unit's record is a pure function of the job, so one that is there already is never made
+again, whoever made it, and a killed run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from shardline.components.sharding import heldout
+from shardline.components.sharding.blocks import Blocks, Tokens
+from shardline.components.sharding.documents import Document
+from shardline.components.sharding.job import Arrays, Job, Left, save_record
+from shardline.components.sharding.manifest import shard_path
+from shardline.components.sharding.packing import Packer
+from shardline.components.sharding.shardfile import GROUP, Groups, ShardWriter
+
+SPLITS = ("train", "held_out")
+
+_BATCH_BYTES = 1 << 20
+
+
+# pass 1
+
+
+def scan(job: Job, unit: int) -> None:
+    """Count a unit's documents, take the fingerprints of those held out, and the tokenizer's sample of the rest."""
+    left = Left()
+    counts = dict.fromkeys(SPLITS, 0)
+    prints: list[heldout.U64] = []
+    sample: list[bytes] = []
+    for document in job.documents(unit, left):
+        data = document.text.encode()
+        split = _split_of(job, data)
+        counts[split] += 1
+        if split == "held_out":
+            prints.append(heldout.fingerprints(document.text))
+        elif job.sample_share and heldout.drawn(data, job.sample_share, purpose="tokenizer"):
+            sample.append(data)
+    arrays: Arrays = {
+        "prints": heldout.union(prints),
+        "sample": np.frombuffer(b"".join(sample), np.uint8),
+        "sample_sizes": np.array([len(data) for data in sample], np.int64),
+    }
+    save_record(job.storage, job.record("scan", unit), {"documents": counts, "left": left.to_json()}, arrays)
+
+
+def sample_texts(arrays: Arrays) -> Iterator[str]:
+    """The documents that a scan kept for training the tokenizer."""
+    data, start = arrays["sample"].tobytes(), 0
+    for size in arrays["sample_sizes"].tolist():
+        yield data[start : start + size].decode()
+        start += size
+
+
+def _split_of(job: Job, data: bytes) -> str:
+    return SPLITS[heldout.drawn(data, job.held_out, purpose="held out")]
+
+
+# pass 2
+
+
+def pack(job: Job, unit: int) -> None:
+    """Tokenise a unit's documents and write its shards, one for each split that has any."""
+    near = Left()
+    about: dict[str, Any] = {}
+    arrays: Arrays = {}
+    streams = {split: _Stream(job) for split in SPLITS}
+    try:
+        for batch in _batches(job.documents(unit, Left())):
+            kept: list[tuple[_Stream, Document, int]] = []
+            for document, data in batch:
+                split = _split_of(job, data)
+                if split == "train" and heldout.is_near(heldout.fingerprints(document.text), job.held_out_prints):
+                    job.leave_out(document, len(data), "like held-out text", near)
+                else:
+                    kept.append((streams[split], document, len(data)))
+            encoded = job.tokenizer.encode([document.text for _, document, _ in kept])
+            for (stream, document, size), ids in zip(kept, encoded, strict=True):
+                stream.add(document, ids, size)
+        for split, stream in streams.items():
+            about[split], arrays[split] = stream.finish()
+    finally:
+        for stream in streams.values():
+            stream.close()
+    save_record(job.storage, job.record("pack", unit), {**about, "near": near.to_json()}, arrays)
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[tuple[Document, bytes]]]:
+    batch: list[tuple[Document, bytes]] = []
+    size = 0
+    for document in documents:
+        data = document.text.encode()
+        batch.append((document, data))
+        size += len(data)
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    yield batch
+
+
+class _Stream:
+    """A unit's documents of one split, on their way into a shard."""
+
+    def __init__(self, job: Job) -> None:
+        tokenizer = job.tokenizer
+        self._job = job
+        self._packer = Packer(
+            sequence=job.sequence,
+            row_group=job.row_group,
+            dtype=tokenizer.dtype,
+            end_of_text=tokenizer.end_of_text,
+        )
+        self._writer = ShardWriter(sequence=job.sequence, dtype=tokenizer.dtype, codec=job.codec)
+        self._content = hashlib.blake2b(digest_size=16)
+
+    def add(self, document: Document, ids: Tokens, size: int) -> None:
+        """Append a document of `size` UTF-8 bytes."""
+        sizes = self._job.tokenizer.byte_sizes(ids, size)
+        for blocks in self._packer.add(ids, sizes, file=document.file, offset=document.offset):
+            self._write(blocks)
+
+    def finish(self) -> tuple[dict[str, Any], Groups]:
+        """Store the shard under its hash; its facts, and its row groups."""
+        for blocks in self._packer.finish():
+            self._write(blocks)
+        packer = self._packer
+        facts: dict[str, Any] = {"documents": packer.documents, "tokens": packer.targets, "bytes": packer.bytes}
+        if not packer.documents:
+            return {**facts, "shard": None, "content": None}, np.zeros(0, GROUP)
+        shard, groups, file = self._writer.finish()
+        with self._job.storage.writer(shard_path(shard.hash)) as target:
+            shutil.copyfileobj(file, target, 1 << 20)
+        return {**facts, "shard": asdict(shard), "content": self._content.hexdigest()}, groups
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _write(self, blocks: Blocks) -> None:
+        self._writer.write(blocks)
+        counts = (blocks.length, blocks.bytes, blocks.source)
+        for column in (blocks.tokens, *counts, blocks.bounds, blocks.starts, blocks.files, blocks.offsets):
+            self._content.update(np.ascontiguousarray(column).data)

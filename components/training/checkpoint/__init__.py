@@ -1,0 +1,1 @@
+"""Checkpoints: there or not there, readable under any layout, no pickle anywhere."""

@@ -1,0 +1,24 @@
+"""The pipeline component of the training step: a few lines that call it."""
+
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def train(
+    config: dsl.Input[dsl.Artifact], layout: dsl.Input[dsl.Artifact], checkpoint: dsl.Output[dsl.Artifact]
+) -> None:
+    """Train the model to the last optimizer step, going on from the newest checkpoint.
+
+    Args:
+        config: The resolved run config.
+        layout: The planned layout.
+        checkpoint: Where the last checkpoint lies.
+    """
+    from shardline.components.common import task
+
+    with task.running():
+        from shardline.components.elasticity.local import local_agent
+        from shardline.components.training import step
+
+        run_config = task.read_config(config)
+        task.publish(checkpoint, step.run(run_config, agent=local_agent(run_config)))

@@ -1,0 +1,108 @@
+"""Forward and backward over one optimizer step's microbatches, with or without a pipeline.
+
+Called by `session`. The loss is the *sum* of the target tokens' losses divided by the whole global batch's number of
+them, so that microbatches, ranks and masked ones simply add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.nn import functional as F
+
+from shardline.components.sharding.batch import Batch
+from shardline.components.training.parallel import Parts
+
+#: What `cross_entropy` passes over: padding, and all of an absent microbatch.
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Microbatches as tensors on the device, stacked: `rows` x sequence."""
+
+    tokens: Tensor
+    positions: Tensor
+    documents: Tensor
+    targets: Tensor
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch], *, device: torch.device) -> Inputs:
+        def stacked(name: str) -> Tensor:
+            return torch.cat([torch.from_numpy(getattr(batch, name)) for batch in batches])
+
+        targets = stacked("targets").masked_fill(~stacked("loss_mask"), IGNORED)
+        return cls(*(t.to(device) for t in (stacked("tokens"), stacked("positions"), stacked("documents"), targets)))
+
+
+class Executor(Protocol):
+    """Runs the model. Both methods are collective over the ranks of a replica."""
+
+    def train(self, inputs: Inputs, *, tokens: int) -> Tensor:
+        """Add the gradients of the loss over `inputs`; `tokens` is the global batch's number of target tokens.
+
+        Returns:
+            This rank's part of the loss: a float64 scalar, zero on ranks without the last stage.
+        """
+        ...
+
+    def evaluate(self, inputs: Inputs) -> Tensor:
+        """The summed loss over `inputs` in nats: as `train`, undivided and without gradients."""
+        ...
+
+
+def executor_for(parts: Parts, *, rounds: int, document_attention: bool) -> Executor:
+    """The executor of a layout, for `rounds` microbatches a step."""
+    if parts.layout.pp == 1:
+        return Accumulating(parts, rounds=rounds, document_attention=document_attention)
+    # Imported where it is used: torch's pipelining brings in its compiler, which takes seconds.
+    from shardline.components.training.pipelined import Pipelined
+
+    return Pipelined(parts, rounds=rounds, document_attention=document_attention)
+
+
+def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy summed over the targets that count, in at least fp32."""
+    exact = logits if logits.dtype == torch.float64 else logits.float()
+    return F.cross_entropy(exact.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+class Accumulating:
+    """No pipeline: microbatches one after the other, gradients reduced with the last one."""
+
+    def __init__(self, parts: Parts, *, rounds: int, document_attention: bool) -> None:
+        self._model = parts.stages[0]
+        self._rounds = rounds
+        self._document_attention = document_attention
+
+    def train(self, inputs: Inputs, *, tokens: int) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64, device=inputs.tokens.device)
+        for index, part in enumerate(self._split(inputs)):
+            if isinstance(self._model, FSDPModule):
+                last = index == self._rounds - 1
+                self._model.set_requires_gradient_sync(last)
+                self._model.set_is_last_backward(last)
+            loss = self._loss(part) / tokens
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Inputs) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64, device=inputs.tokens.device)
+        for part in self._split(inputs):
+            total += self._loss(part)
+        return total
+
+    def _loss(self, part: Inputs) -> Tensor:
+        documents = part.documents if self._document_attention else None
+        return summed_loss(self._model(part.tokens, part.positions, documents), part.targets)
+
+    def _split(self, inputs: Inputs) -> list[Inputs]:
+        fields = (inputs.tokens, inputs.positions, inputs.documents, inputs.targets)
+        return [Inputs(*part) for part in zip(*(field.chunk(self._rounds) for field in fields), strict=True)]

@@ -1,0 +1,81 @@
+"""The optimizer, its schedule, and clipping across stages.
+
+Called by `session`. The learning rate is a function of the step alone, so nothing of it is kept in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from shardline.components.common.config.schema import Optimizer as OptimizerConfig
+from shardline.components.common.config.schema import Training
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], *, config: OptimizerConfig) -> torch.optim.AdamW:
+    """AdamW (arXiv:1711.05101); weight decay acts on matrices alone."""
+    parameters = list(named)
+    groups = [
+        {"params": [p for _, p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [p for _, p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    beta1, beta2 = config.betas
+    optimizer = torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=config.lr, betas=(beta1, beta2), eps=config.eps
+    )
+    for _, parameter in parameters:
+        # What AdamW would make on its first step, made now so that there is something to load a checkpoint into.
+        optimizer.state[parameter] = {
+            "step": torch.zeros((), dtype=torch.float32),
+            **{name: torch.zeros_like(parameter, requires_grad=False) for name in MOMENTS},
+        }
+    return optimizer
+
+
+def set_updates(optimizer: torch.optim.AdamW, updates: int) -> None:
+    """Say how many updates the moments stand for: AdamW corrects its bias by it."""
+    for state in optimizer.state.values():
+        state["step"].fill_(float(updates))
+
+
+def set_learning_rate(optimizer: torch.optim.AdamW, value: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = value
+
+
+def learning_rate(step: int, *, training: Training) -> float:
+    """The learning rate of optimizer step `step`, counted from 0: linear warm-up, then cosine decay (arXiv:1608.03983)."""
+    schedule, peak = training.schedule, training.optimizer.lr
+    if step < schedule.warmup:
+        return peak * (step + 1) / schedule.warmup
+    if schedule.decay == "constant":
+        return peak
+    end = schedule.decay_steps or training.steps
+    share = min(1.0, (step - schedule.warmup) / max(1, end - 1 - schedule.warmup))
+    return peak * (schedule.floor + (1 - schedule.floor) * 0.5 * (1 + math.cos(math.pi * share)))
+
+
+def clip_gradients(parameters: list[nn.Parameter], *, limit: float | None, pp_group: dist.ProcessGroup) -> Tensor:
+    """Scale the gradients of all stages so that their common norm is at most `limit`.
+
+    Returns:
+        The norm before, a scalar that is the same on every rank.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
+    if dist.get_world_size(pp_group) > 1:
+        squared = norm**2
+        dist.all_reduce(squared, group=pp_group)
+        norm = squared.sqrt()
+    if limit is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return norm

@@ -1,0 +1,213 @@
+"""A model at work under one layout, in one worker's process groups: what training and evaluation share.
+
+`open_session` is entered once for each generation, may be entered again in the same process, and leaves no process
+group behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from shardline.components.common.config import RunConfig
+from shardline.components.common.config.identity import identity_hash
+from shardline.components.common.errors import UserError
+from shardline.components.common.workers import WorkerContext
+from shardline.components.planning.layout import Layout
+from shardline.components.sharding.batch import Batch, absent
+from shardline.components.sharding.dataset import Split
+from shardline.components.sharding.loader import held_out_batches
+from shardline.components.training.checkpoint import saving
+from shardline.components.training.checkpoint.catalog import CheckpointRecord
+from shardline.components.training.executor import Executor, Inputs, executor_for
+from shardline.components.training.optimizer import (
+    MOMENTS,
+    build_optimizer,
+    clip_gradients,
+    learning_rate,
+    set_learning_rate,
+    set_updates,
+)
+from shardline.components.training.parallel import Parts, lay_out
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimizer step: mean loss in nats a target token, the gradient norm before clipping, target tokens."""
+
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """An evaluation: summed loss in nats, and the target tokens and bytes of text that it is over."""
+
+    nats: float
+    tokens: int
+    bytes: int
+
+
+class Session:
+    """See `open_session`."""
+
+    def __init__(self, context: WorkerContext, *, config: RunConfig, layout: Layout, parts: Parts) -> None:
+        self.parts = parts
+        self.layout = layout
+        self._context = context
+        self._config = config
+        training = config.training
+        self._rounds = layout.rounds(training.global_batch // training.microbatch)
+        self._executor: Executor = executor_for(
+            parts, rounds=self._rounds, document_attention=config.model.attention == "document"
+        )
+        self._parameters = [parameter for _, parameter in parts.named_parameters()]
+        self._optimizer: torch.optim.AdamW | None = None
+
+    # training
+
+    def step(self, batches: Sequence[Batch], *, step: int) -> StepResult:
+        """Do optimizer step `step` (from 0) on this rank's microbatches.
+
+        Raises:
+            UserError: the loss or a gradient is not finite; nothing was updated.
+        """
+        training, optimizer = self._config.training, self._with_optimizer()
+        inputs = Inputs.of(batches, device=self.parts.device)
+        tokens = max(1, self._count_tokens(batches))
+        loss = self._executor.train(inputs, tokens=tokens)
+        norm = clip_gradients(self._parameters, limit=training.optimizer.clip, pp_group=self.parts.pp_group)
+        # The one wait for the device in a step: what is not finite must not reach the weights.
+        dist.all_reduce(loss)
+        total, gradient_norm = float(loss), float(norm)
+        if not (math.isfinite(total) and math.isfinite(gradient_norm)):
+            raise UserError(
+                f"optimizer step {step} has a loss of {total} and a gradient norm of {gradient_norm}",
+                where="training",
+                hint="lower training.optimizer.lr or lengthen training.schedule.warmup",
+            )
+        rate = learning_rate(step, training=training)
+        set_learning_rate(optimizer, rate)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return StepResult(loss=total, gradient_norm=gradient_norm, learning_rate=rate, tokens=tokens)
+
+    def _count_tokens(self, batches: Sequence[Batch]) -> int:
+        count = torch.tensor([sum(int(batch.loss_mask.sum()) for batch in batches)], device=self.parts.device)
+        dist.all_reduce(count, group=self.parts.dp_group)
+        return int(count)
+
+    # evaluation
+
+    def evaluate(self, split: Split) -> Totals:
+        """The loss over every block of `split`, each counted once. Collective; the same answer on every rank."""
+        batches = held_out_batches(
+            split,
+            microbatch=self._config.training.microbatch,
+            dp_rank=self.parts.dp_rank,
+            dp_size=self.layout.dp,
+        )
+        nats = torch.zeros((), dtype=torch.float64, device=self.parts.device)
+        tokens = size = 0
+        for group in _groups(batches, self._rounds):
+            nats += self._executor.evaluate(Inputs.of(group, device=self.parts.device))
+            tokens += sum(int(batch.loss_mask.sum()) for batch in group)
+            size += sum(int(batch.bytes.sum()) for batch in group)
+        counts = torch.tensor([tokens, size], device=self.parts.device)
+        dist.all_reduce(counts, group=self.parts.dp_group)
+        dist.all_reduce(nats)
+        return Totals(nats=float(nats), tokens=int(counts[0]), bytes=int(counts[1]))
+
+    # state
+
+    def save(self, *, step: int, state: dict[str, Any]) -> CheckpointRecord:
+        """Save and commit a checkpoint. Collective."""
+        return saving.save(
+            self._tensors(with_optimizer=True),
+            context=self._context,
+            step=step,
+            state=state,
+            identity=identity_hash(self._config),
+            layout=self.layout.to_json(),
+        )
+
+    def load(self, record: CheckpointRecord, *, with_optimizer: bool = False) -> None:
+        """Take the values of a verified checkpoint. Collective."""
+        saving.load(self._tensors(with_optimizer=with_optimizer), run=self._context.run, record=record)
+        if with_optimizer:
+            set_updates(self._with_optimizer(), int(record.state["updates"]))
+
+    def _with_optimizer(self) -> torch.optim.AdamW:
+        if self._optimizer is None:
+            self._optimizer = build_optimizer(self.parts.named_parameters(), config=self._config.training.optimizer)
+        return self._optimizer
+
+    def _tensors(self, *, with_optimizer: bool) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self.parts.named_parameters():
+            tensors[f"model.{name}"] = parameter
+            if with_optimizer:
+                state = self._with_optimizer().state[parameter]
+                tensors.update({f"optimizer.{name}.{moment}": state[moment] for moment in MOMENTS})
+        return tensors
+
+
+@contextlib.contextmanager
+def open_session(context: WorkerContext, *, config: RunConfig, layout: Layout, vocab: int) -> Iterator[Session]:
+    """Join the generation's process group, lay the model out, and leave it all at the end.
+
+    Args:
+        vocab: tokens of the data set's tokenizer.
+    """
+    device = device_of(config, local_rank=context.local_rank)
+    dist.init_process_group(
+        backend="nccl" if device.type == "cuda" else "gloo",
+        store=context.store,
+        rank=context.rank,
+        world_size=context.world,
+        timeout=context.timeout,
+    )
+    try:
+        parts = lay_out(
+            config.model.shape(vocab),
+            layout=layout,
+            rank=context.rank,
+            device=device,
+            precision=config.training.precision,
+            seed=config.training.seed,
+        )
+        yield Session(context, config=config, layout=layout, parts=parts)
+    finally:
+        dist.destroy_process_group()
+
+
+def device_of(config: RunConfig, *, local_rank: int) -> torch.device:
+    """The device of the worker with `local_rank` on this machine."""
+    wanted = config.resources.device
+    if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()):
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cpu")
+
+
+def _groups(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:
+    """Groups of `size` batches; the last one is filled up with absent ones."""
+    group: list[Batch] = []
+    for batch in batches:
+        group.append(batch)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        rows, sequence = group[-1].tokens.shape
+        yield group + [absent(rows, sequence)] * (size - len(group))

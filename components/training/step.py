@@ -1,0 +1,46 @@
+"""The train step: choose a layout for each generation, start the workers, see them through.
+
+Called by the pipeline's train component and by `shardline train`. Run again it goes on from the newest checkpoint; a run
+that is done is left alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardline.components.common.config import RunConfig
+from shardline.components.common.step import stepping
+from shardline.components.common.workers import Agent, Job
+from shardline.components.planning.choose import choose
+from shardline.components.sharding.find import find_dataset
+from shardline.components.training.checkpoint import catalog
+
+ENTRY = "shardline.components.training.worker:train"
+
+
+def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = None) -> dict[str, Any]:
+    """Train to `training.steps`; returns what the checkpoint of the last step is.
+
+    Raises:
+        UserError: the data set is not there, or no layout fits.
+        ShardlineError: the error that ended the workers.
+    """
+    with stepping(config, "train", sources=sources) as context:
+        data = find_dataset(config)
+        found = catalog.current(context.run)
+        if found is None or found.step < config.training.steps:
+
+            def arguments(generation: int, world: int) -> dict[str, Any]:
+                choice = choose(config, world=world, vocab=data.manifest.vocab)
+                context.events.emit("layout.chosen", {"for": generation, **choice.to_json()}, reason=choice.reason)
+                return {"dataset": data.manifest.key, "layout": choice.layout.to_json()}
+
+            job = Job(name="train", entry=ENTRY, arguments=arguments)
+            agent.run(job, run=context.run, lease=context.lease, events=context.events)
+            found = catalog.current(context.run)
+        if found is None:
+            raise RuntimeError("the workers ended well and left no checkpoint")
+        summary = {"step": found.step, "checkpoint": context.run.url_of(found.folder), "tokens": found.state["tokens"]}
+        context.events.emit("training.finished", summary)
+        context.summary.update(summary)
+        return summary

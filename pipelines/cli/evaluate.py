@@ -1,0 +1,27 @@
+"""`shardline evaluate`: the evaluation step alone."""
+
+from __future__ import annotations
+
+from shardline.pipelines.cli.options import AsJson, ConfigPath, Overrides, Root, read_config
+from shardline.pipelines.cli.output import print_json, print_table
+
+
+def evaluate(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_json: AsJson = False) -> None:
+    """Evaluate the last checkpoint and export the model.
+
+    It measures loss and bits per byte on the held-out text, and writes a Hugging Face folder. Exits with 4 when the
+    gate refuses the model.
+    """
+    loaded = read_config(config, overrides=overrides, root=root)
+
+    from shardline.components.common.runfolder import run_storage
+    from shardline.components.elasticity.local import local_agent
+    from shardline.components.evaluation import step
+    from shardline.components.evaluation.gate import enforce
+    from shardline.pipelines.cli.stepping import run_step
+    from shardline.pipelines.summary import plain_rows
+
+    agent = local_agent(loaded.config)
+    result = run_step("evaluate", loaded, lambda: step.run(loaded.config, agent=agent, sources=loaded.sources))
+    print_json(result) if as_json else print_table(plain_rows(result))
+    enforce(result, where=run_storage(loaded.config).url)

@@ -1,0 +1,36 @@
+"""The arguments that several commands share, and the one way from a CONFIG argument to a config."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from shardline.components.common.config import Loaded
+
+ConfigPath = Annotated[str, typer.Argument(metavar="CONFIG", help="The run config, a YAML file.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, such as training.steps=200. Repeatable."),
+]
+Root = Annotated[
+    str | None,
+    typer.Option("--root", metavar="URL", help="The storage root, instead of SHARDLINE_ROOT or the config's storage."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def read_config(path: str, *, overrides: list[str] | None, root: str | None) -> Loaded:
+    """The config that a command runs with: validated, its paths absolute.
+
+    Raises:
+        UserError: the file cannot be read.
+        ConfigError: a key is wrong.
+    """
+    from dataclasses import replace
+
+    from shardline.components.common.config import absolute, load
+
+    loaded = load(path, overrides=overrides or (), root=root)
+    return replace(loaded, config=absolute(loaded.config))

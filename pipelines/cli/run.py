@@ -1,0 +1,32 @@
+"""`shardline run`: every step on this machine."""
+
+from __future__ import annotations
+
+from shardline.pipelines.cli.options import AsJson, ConfigPath, Overrides, Root, read_config
+from shardline.pipelines.cli.output import note, print_json, print_table
+
+
+def run(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_json: AsJson = False) -> None:
+    """Run the whole pipeline on this machine.
+
+    The steps are shard, plan, train, evaluate and report; each skips what is done already. Stopped or killed at any
+    moment, the same command goes on where it was. Exits with 4 when the gate refuses the model.
+    """
+    loaded = read_config(config, overrides=overrides, root=root)
+
+    from shardline.components.common.runfolder import run_storage
+    from shardline.components.evaluation.gate import enforce
+    from shardline.pipelines.launch import run_pipeline
+    from shardline.pipelines.summary import collect, next_steps, table
+
+    if not run_pipeline(loaded):
+        note("this run is done already: nothing has changed since")
+    run_folder = run_storage(loaded.config)
+    summary = collect(run_folder)
+    if as_json:
+        print_json(summary)
+    else:
+        print_table(table(summary))
+        note(next_steps(summary, config=config))
+    if summary["evaluation"]:
+        enforce(summary["evaluation"], where=run_folder.url)

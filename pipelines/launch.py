@@ -1,0 +1,139 @@
+"""`shardline run`: the owner of the run, and of the process in which the pipeline runs.
+
+This process holds the run's lease for as long as the pipeline runs. The pipeline's process and all below it end when
+this one does, however it ends; then the same command goes on with what they left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from shardline.components.common.completion import finished
+from shardline.components.common.config import Loaded
+from shardline.components.common.errors import EXIT_BUG, EXIT_PEER_LOST, RecordedError
+from shardline.components.common.events import EventLog
+from shardline.components.common.owner import FENCE_VARIABLE, Lease, hold
+from shardline.components.common.processes import child_environment
+from shardline.components.common.runfolder import adopt_config, error_file, read_json, run_storage
+from shardline.components.common.storage import Storage
+from shardline.pipelines.package import parameter
+from shardline.pipelines.steps import STEPS
+from shardline.pipelines.watch import Watcher
+
+LOG_FILE = "logs/pipeline.log"
+
+#: Time for an owner that was killed to be seen as gone, and for a step to close what it has open.
+_WAIT_FOR_OWNER = 5.0
+_WAIT_FOR_END = 30.0
+_SHOWN_LINES = 20
+
+
+def run_pipeline(loaded: Loaded) -> bool:
+    """Run every step of the pipeline that is not done yet; False when the run was done already.
+
+    Raises:
+        UserError: another live process owns the run.
+        ConfigError: the run began under another identity.
+        RecordedError: the error that ended a step, with its exit code.
+        Stopped: a signal ended it; no process is left.
+    """
+    run = run_storage(loaded.config)
+    with hold(run, wait=_WAIT_FOR_OWNER) as lease:
+        resumed = adopt_config(run, loaded.config, sources=loaded.sources)
+        if finished(run):
+            return False
+        run.delete_tree("errors")
+        with _scratch() as scratch, _log(run, scratch) as log, Watcher(run, STEPS) as watcher:
+            with EventLog(run, generation=lease.next_generation(), writer="run") as events:
+                _announce(events, resumed=resumed)
+            if not _run_child(run, loaded, lease, scratch, log):
+                raise _failure(run, Path(log.name), step=watcher.running_step)
+    return True
+
+
+def _announce(events: EventLog, *, resumed: bool) -> None:
+    if resumed:
+        events.emit("run.resumed", {"pid": os.getpid()}, reason="the run has begun before; what is done is skipped")
+    else:
+        events.emit("run.started", {"pid": os.getpid()})
+
+
+def _run_child(run: Storage, loaded: Loaded, lease: Lease, scratch: Path, log: IO[bytes]) -> bool:
+    config_path = scratch / "config.json"
+    config_path.write_text(parameter(loaded), encoding="utf-8")
+    root = run.local_path("pipeline") if run.is_local else scratch / "pipeline"
+    # TMPDIR: KFP leaves a folder behind for each task; this way they go with the others.
+    environment = child_environment(**{FENCE_VARIABLE: str(lease.fence)}, TMPDIR=str(scratch), PYTHONUNBUFFERED="1")
+    command = [sys.executable, "-m", "shardline.pipelines.local", str(config_path), str(root)]
+    # Its own session: Ctrl-C in a terminal goes to every process of a group at once, and here the order matters.
+    child = subprocess.Popen(
+        command,
+        cwd=scratch,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    try:
+        return child.wait() == 0
+    finally:
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Leave no process of the child's group behind: first in order, then by force."""
+    if child.poll() is None:
+        child.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=_WAIT_FOR_END)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="shardline-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _log(run: Storage, scratch: Path) -> Iterator[IO[bytes]]:
+    """The file that the pipeline's output goes to, which ends up in the run folder whatever the storage is."""
+    path = run.local_path(LOG_FILE) if run.is_local else scratch / "pipeline.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(path, "ab") as log:
+            yield log
+    finally:
+        if not run.is_local:
+            run.put(path, LOG_FILE)
+
+
+def _failure(run: Storage, log_path: Path, *, step: str | None) -> RecordedError:
+    """What ended the pipeline: the first error that a step left, else what can be said without."""
+    records = [record for name in STEPS if (record := read_json(run, error_file(name)))]
+    if records:
+        error = RecordedError(records[0])
+    else:
+        if step:
+            message, code = f"step {step} was killed; was there too little memory?", EXIT_PEER_LOST
+        else:
+            message, code = "the pipeline failed outside its steps", EXIT_BUG
+        error = RecordedError({"message": message, "exit_code": code})
+        error.add_note(_last_lines(log_path))
+    error.add_note(f"log: {run.url_of(LOG_FILE)}")
+    return error
+
+
+def _last_lines(path: Path) -> str:
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:])

@@ -1,0 +1,92 @@
+"""Training with one deliberate mistake in it. A parity test that such a mistake passes would prove nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+
+from shardline.components.common.workers import WorkerContext
+from shardline.components.sharding import loader
+from shardline.components.training import executor, session, worker
+
+MISTAKES = ("gradient scaled by dp", "one sample swapped", "one mask dropped", "clip per stage", "one moment lost")
+
+
+def train(context: WorkerContext, *, mistake: str, **arguments: Any) -> None:
+    make, originals = _MISTAKES[mistake]
+    kept = {place: getattr(*place) for place in originals}
+    try:
+        make(context)
+        worker.train(context, **arguments)
+    finally:
+        for (owner, name), original in kept.items():
+            setattr(owner, name, original)
+
+
+def _gradient_scaled(context: WorkerContext) -> None:
+    original = session.clip_gradients
+
+    def scaled(parameters: Any, *, pp_group: Any, **options: Any) -> Any:
+        dp = context.world // dist.get_world_size(pp_group)
+        for parameter in parameters:
+            parameter.grad /= dp
+        return original(parameters, pp_group=pp_group, **options)
+
+    session.clip_gradients = scaled
+
+
+def _sample_swapped(context: WorkerContext) -> None:
+    original = loader.Loader.__next__
+
+    def swapped(self: Any) -> Any:
+        batches = original(self)
+        if self.position == 3 * self._global_batch and context.rank == context.world - 1:
+            tokens = batches[0].tokens.copy()
+            tokens[0] = tokens[0][::-1]
+            batches[0] = replace(batches[0], tokens=tokens)
+        return batches
+
+    loader.Loader.__next__ = swapped  # type: ignore[method-assign]
+
+
+def _mask_dropped(context: WorkerContext) -> None:
+    original = executor.Inputs.of.__func__  # type: ignore[attr-defined]
+
+    def unmasked(cls: Any, batches: Any, *, device: Any) -> Any:
+        full = [replace(batch, loss_mask=batch.loss_mask | True) for batch in batches]
+        return original(cls, full, device=device)
+
+    executor.Inputs.of = classmethod(unmasked)  # type: ignore[method-assign,assignment]
+
+
+def _clip_per_stage(context: WorkerContext) -> None:
+    original = session.clip_gradients
+
+    def alone(parameters: Any, *, pp_group: Any, **options: Any) -> Any:
+        groups = [dist.new_group([rank]) for rank in range(context.world)]
+        return original(parameters, pp_group=groups[context.rank], **options)
+
+    session.clip_gradients = alone
+
+
+def _moment_lost(context: WorkerContext) -> None:
+    optimizer_load = session.Session.load
+
+    def load(self: Any, record: Any, *, with_optimizer: bool = False) -> None:
+        optimizer_load(self, record, with_optimizer=with_optimizer)
+        for state in self._with_optimizer().state.values():
+            state["exp_avg"].zero_()
+            break
+
+    session.Session.load = load  # type: ignore[method-assign]
+
+
+_MISTAKES: dict[str, Any] = {
+    "gradient scaled by dp": (_gradient_scaled, [(session, "clip_gradients")]),
+    "one sample swapped": (_sample_swapped, [(loader.Loader, "__next__")]),
+    "one mask dropped": (_mask_dropped, [(executor.Inputs, "of")]),
+    "clip per stage": (_clip_per_stage, [(session, "clip_gradients")]),
+    "one moment lost": (_moment_lost, [(session.Session, "load")]),
+}

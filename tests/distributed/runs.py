@@ -1,0 +1,118 @@
+"""Small float64 runs on a real data set, and what they recorded: the ground on which layouts are compared."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from shardline.components.common import config as configs
+from shardline.components.common.config import RunConfig
+from shardline.components.common.owner import hold
+from shardline.components.common.runfolder import adopt_config, run_storage
+from shardline.components.common.storage import Storage
+from shardline.components.common.streams import by_step, read_all
+from shardline.components.planning.layout import Layout
+from shardline.components.sharding.find import DATASET_FILE
+from shardline.components.sharding.find import run as shard
+from tests.distributed.group import run_group
+
+TRAIN = "shardline.components.training.worker:train"
+STEPS = 10
+
+CONFIG = """\
+version: 1
+run: {run}
+storage: {root}
+corpus: {corpus}
+tokenizer: {{vocab: 400}}
+sharding: {{unit: 6KiB, row_group: 4, held_out: 0.2, workers: 1}}
+model: {{layers: 4, dim: 32, heads: 4, kv_heads: 2, hidden: 64}}
+training:
+  steps: {steps}
+  global_batch: 16
+  microbatch: 2
+  sequence: 32
+  precision: fp64
+  window: 4
+  optimizer: {{lr: 0.01, clip: 0.5}}
+  schedule: {{warmup: 3, decay_steps: 10}}
+"""
+
+ONE = Layout()
+LAYOUTS = {
+    "one process": ONE,
+    "two stages": Layout(pp=2),
+    "two shards": Layout(dp_shard=2),
+    "two stages x two shards": Layout(pp=2, dp_shard=2),
+    "three shards, eight microbatches": Layout(dp_shard=3),
+    "two replicas x two shards": Layout(dp_replicate=2, dp_shard=2),
+    "interleaved, two stages a rank": Layout(pp=2, schedule="Interleaved1F1B", stages_per_rank=2),
+    "interleaved x two shards": Layout(pp=2, dp_shard=2, schedule="Interleaved1F1B", stages_per_rank=2),
+    "four stages": Layout(pp=4),
+}
+
+
+def write_corpus(folder: Path) -> None:
+    """Documents of very different lengths, so that blocks are padded and hold several documents."""
+    folder.mkdir()
+    words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu"]
+    for number in range(60):
+        length = 5 + (number * 37) % 160
+        text = " ".join(words[(number * number + 7 * place * (1 + number % 5)) % 12] for place in range(length))
+        (folder / f"{number:03d}.txt").write_text(f"Document {number}. {text}\n", encoding="utf-8")
+
+
+def make_config(root: Path, *, run: str, steps: int = STEPS, overrides: tuple[str, ...] = ()) -> RunConfig:
+    text = CONFIG.format(run=run, root=root / "storage", corpus=root / "corpus", steps=steps)
+    return configs.parse(text, source=run, overrides=overrides).config
+
+
+def prepare(root: Path) -> str:
+    """Make the data set once for all runs below `root`; returns its key."""
+    write_corpus(root / "corpus")
+    return str(shard(make_config(root, run="data"))["key"])
+
+
+def train(config: RunConfig, layout: Layout, *, dataset: str, entry: str = TRAIN, **arguments: Any) -> Storage:
+    """Train under `layout` to the config's last step, from the newest checkpoint; returns the run folder."""
+    run = run_storage(config)
+    with hold(run) as lease:
+        adopt_config(run, config)
+        run.write(DATASET_FILE, f'{{"key": "{dataset}"}}'.encode())
+        run_group(
+            entry,
+            world=layout.world,
+            run=run,
+            generation=lease.next_generation(),
+            fence=lease.fence,
+            dataset=dataset,
+            layout=layout.to_json(),
+            **arguments,
+        )
+    return run
+
+
+def losses(run: Storage) -> list[float]:
+    """The loss of each optimizer step."""
+    return [float(record["data"]["loss"]) for record in by_step(read_all(run.at("metrics")))]
+
+
+def samples(run: Storage) -> dict[int, list[int]]:
+    """The samples that each optimizer step used, by microbatch, as the ranks that computed them recorded it."""
+    newest: dict[int, int] = {}
+    found: dict[int, dict[int, list[int]]] = defaultdict(dict)
+    for record in sorted(read_all(run.at("samples")), key=lambda record: record["generation"]):
+        data, step = record["data"], record["data"]["step"]
+        if newest.get(step) != record["generation"]:
+            newest[step] = record["generation"]
+            found[step] = {}
+        assert data["microbatch"] not in found[step], "a microbatch was computed twice"
+        found[step][data["microbatch"]] = data["indices"]
+    return {step: [index for _, part in sorted(parts.items()) for index in part] for step, parts in found.items()}
+
+
+def furthest(first: list[float], second: list[float]) -> float:
+    """The largest difference between two loss curves."""
+    assert len(first) == len(second) == STEPS
+    return max(abs(a - b) for a, b in zip(first, second, strict=True))

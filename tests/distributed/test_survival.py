@@ -1,0 +1,163 @@
+"""Runs that are killed: they go on to the same result, and leave no process behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shardline.components.common import config as configs
+from shardline.components.common.config import RunConfig
+from shardline.components.common.runfolder import run_storage
+from shardline.components.common.storage import Storage
+from shardline.components.common.streams import read_all
+from shardline.components.sharding.find import run as shard
+from shardline.components.training.checkpoint import catalog
+from tests.distributed import runs
+
+STEPS = 60
+OVERRIDES = ("training.checkpoint.every=10", "training.schedule.decay_steps=60", "monitoring.flush_seconds=0.5")
+PATIENCE = 120.0
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("survival")
+    runs.prepare(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(root: Path) -> Storage:
+    config = runs.make_config(root, run="undisturbed", steps=STEPS, overrides=OVERRIDES)
+    shard(config)
+    with start_training(root, config) as process:
+        assert process.wait(PATIENCE) == 0, errors(process)
+    return run_storage(config)
+
+
+def start_training(root: Path, config: RunConfig) -> subprocess.Popen[str]:
+    path = root / f"{config.run}.yaml"
+    path.write_text(configs.dump(config), encoding="utf-8")
+    return subprocess.Popen(
+        [sys.executable, "-m", "shardline.pipelines.cli.main", "train", str(path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def errors(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.read()
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert process.poll() is None, errors(process)
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.05)
+
+
+def workers(run: Storage) -> list[int]:
+    """The ids of the worker processes of `run`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"shardline.components.elasticity.worker_main" in command and run.url.encode() in b" ".join(command):
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def nobody_left(run: Storage) -> bool:
+    deadline = time.monotonic() + 20
+    while workers(run):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def same_result(run: Storage, undisturbed: Storage) -> None:
+    expected, found = runs.losses(undisturbed), runs.losses(run)
+    assert len(found) == STEPS
+    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1e-10
+    assert runs.samples(run) == runs.samples(undisturbed)
+
+
+@pytest.fixture
+def config(root: Path, request: pytest.FixtureRequest) -> Iterator[RunConfig]:
+    name = request.node.name.replace("_", "-").replace("[", "-").replace("]", "")[5:50].strip("-")
+    yield runs.make_config(root, run=name, steps=STEPS, overrides=OVERRIDES)
+
+
+def test_a_killed_worker_is_replaced(root: Path, config: RunConfig, undisturbed: Storage) -> None:
+    run = run_storage(config)
+    shard(config)
+    with start_training(root, config) as process:
+        wait_for(lambda: catalog.current(run) is not None, process)
+        first = workers(run)
+        assert len(first) == 2
+        os.kill(first[1], signal.SIGKILL)
+        assert process.wait(PATIENCE) == 0, errors(process)
+    events = read_all(run.at("events"))
+    assert [event["name"] for event in events].count("worker.lost") == 1
+    assert [event["name"] for event in events].count("generation.started") == 2
+    same_result(run, undisturbed)
+    assert nobody_left(run)
+
+
+@pytest.mark.parametrize("moment", ["first steps", "checkpoint"])
+def test_a_killed_run_goes_on_where_it_was(root: Path, config: RunConfig, undisturbed: Storage, moment: str) -> None:
+    run = run_storage(config)
+    shard(config)
+    with start_training(root, config) as process:
+        if moment == "checkpoint":
+            wait_for(lambda: bool(run.names("checkpoints")), process)
+        else:
+            wait_for(lambda: bool(run.names("metrics")), process)
+        process.kill()
+    assert nobody_left(run), "a worker outlived the process that started it"
+    with start_training(root, config) as process:
+        assert process.wait(PATIENCE) == 0, errors(process)
+    same_result(run, undisturbed)
+    owner = json.loads(run.read("owner.json"))
+    assert owner["fence"] >= 3
+    assert owner["released"]
+
+
+def test_sigterm_ends_in_order(root: Path, config: RunConfig) -> None:
+    run = run_storage(config)
+    shard(config)
+    with start_training(root, config) as process:
+        wait_for(lambda: bool(run.names("metrics")), process)
+        process.terminate()
+        assert process.wait(PATIENCE) == 143
+    assert nobody_left(run)
+    assert json.loads(run.read("owner.json"))["released"]
+
+
+def test_an_error_that_would_come_again_is_not_retried(root: Path) -> None:
+    overrides = (*OVERRIDES, "training.optimizer.lr=1.0e+300", "training.schedule.warmup=0", "training.optimizer.clip=null")
+    config = runs.make_config(root, run="diverges", steps=STEPS, overrides=overrides)
+    shard(config)
+    with start_training(root, config) as process:
+        assert process.wait(PATIENCE) == 2
+        said = errors(process)
+    assert "lower training.optimizer.lr" in said
+    assert "Traceback" not in said
+    names = [event["name"] for event in read_all(run_storage(config).at("events"))]
+    assert "worker.lost" not in names
+    assert names.count("generation.started") == 1

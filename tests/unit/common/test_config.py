@@ -1,0 +1,163 @@
+"""The run config: every mistake gets one message with the key, where it was set, its value and what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shardline.components.common import config as configs
+from shardline.components.common.config import RunConfig
+from shardline.components.common.config.identity import check_resume, identity_hash, identity_of
+from shardline.components.common.errors import ConfigError, UserError
+
+BASE = """\
+version: 1
+run: try
+storage: /data
+corpus: /texts/*.txt
+training:
+  steps: 20
+  global_batch: 8
+  microbatch: 2
+  sequence: 64
+"""
+
+
+def load(text: str = BASE, *overrides: str) -> RunConfig:
+    return configs.parse(text, source="run.yaml", overrides=overrides).config
+
+
+def problems(text: str = BASE, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(text, *overrides)
+    return caught.value.problems
+
+
+def test_shorthands() -> None:
+    config = load(BASE + "  layout: auto\n")
+    assert config.corpus.urls == ["/texts/*.txt"]
+    assert config.training.layout.pp == "auto"
+
+
+def test_round_trip() -> None:
+    config = load(BASE, "training.layout.pp=2", "sharding.unit=3MiB")
+    assert load(configs.dump(config)) == config
+
+
+def test_unknown_key_names_the_nearest_and_its_line() -> None:
+    assert problems(BASE + "  stepps: 3\n") == ["run.yaml:10: training.stepps: unknown key; did you mean training.steps?"]
+
+
+def test_unknown_key_in_the_wrong_section() -> None:
+    assert problems(BASE + "global_batch: 3\n") == [
+        "run.yaml:10: global_batch: unknown key; did you mean training.global_batch?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ('training.sequence="64"', '--set: training.sequence = "64": should be a valid integer'),
+        ("training.steps=true", "--set: training.steps = true: should be a valid integer"),
+        ("training.steps=0", "--set: training.steps = 0: should be greater than or equal to 1"),
+        ("training.global_batch=7", "--set: training.global_batch = 7: must be a multiple of training.microbatch (2), "),
+        ("training.sequence=4096", "--set: training.sequence = 4096: must not exceed model.max_positions (2048)"),
+        ("training.layout.pp=8", "--set: training.layout.pp = 8: 8 stages need as many layers; the model has 4"),
+        ("model.heads=3", "--set: model.heads = 3: must divide model.dim (128)"),
+        ("model.kv_heads=3", "--set: model.kv_heads = 3: must divide model.heads (4)"),
+        ("model.vocab=300", "--set: model.vocab = 300: must be at least tokenizer.vocab (4096)"),
+        ("training.precision=fp8", '--set: training.precision = "fp8": should be \'fp32\', \'bf16\' or \'fp64\''),
+        ("sharding.unit=5 MoB", '--set: sharding.unit = "5 MoB": should be a size such as 64MiB'),
+        ("sharding.codec=zstd:99", '--set: sharding.codec = "zstd:99": has a form that is not allowed. Compression'),
+        ("corpus=[]", "--set: corpus.urls: value should have at least 1 item"),
+        ("corpus=s3://", '--set: corpus.urls.0 = "s3://": must name a file, a folder or a glob'),
+        ("run=My Run", '--set: run = "My Run": has a form that is not allowed. The run\'s name: lower-case'),
+        ("version=2", "--set: version = 2: should be 1"),
+    ],
+)
+def test_one_message_with_what_would_be_right(override: str, message: str) -> None:
+    found = problems(BASE, override)
+    assert len(found) == 1
+    assert found[0].startswith(message)
+
+
+def test_missing_keys_say_what_they_are() -> None:
+    found = problems("version: 1\nrun: x\ncorpus: a\n")
+    assert [message.split(": ")[1] for message in found] == ["storage", "training"]
+    assert "is missing. The folder or fsspec URL" in found[0]
+
+
+def test_layout_must_fit_the_processes() -> None:
+    overrides = ("training.layout={dp_replicate: 1, dp_shard: 2, pp: 2}", "resources.processes=3")
+    assert "does not fit resources.processes (3)" in problems(BASE, *overrides)[0]
+
+
+def test_a_pipeline_with_too_few_microbatches_is_refused() -> None:
+    found = problems(BASE, "training.layout.pp=2", "training.global_batch=2")
+    assert "need at least 2 microbatches" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1\n", "run.yaml:2: not valid YAML"),
+        ("- a\n", "run.yaml: should be a mapping of keys"),
+        ("", "run.yaml: should be a mapping of keys"),
+        (BASE + "run: again\n", "run.yaml:10: run: is set twice (first at run.yaml:2)"),
+    ],
+)
+def test_what_is_no_config_at_all(text: str, message: str) -> None:
+    assert problems(text)[0].startswith(message)
+
+
+@pytest.mark.parametrize("override", ["training.steps", "=3", "run.a.b=3", "a..b=1"])
+def test_bad_override(override: str) -> None:
+    assert problems(BASE, override)[0].startswith(f"--set {override}: ")
+
+
+def test_missing_and_binary_files(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not found"):
+        configs.load(str(tmp_path / "none.yaml"))
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="not a UTF-8 text file"):
+        configs.load(str(tmp_path / "b.yaml"))
+
+
+def test_the_root_comes_from_option_then_environment_then_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load().storage == "/data"
+    monkeypatch.setenv("SHARDLINE_ROOT", "/env")
+    assert load().storage == "/env"
+    assert configs.parse(BASE, source="x", root="/option").config.storage == "/option"
+    assert configs.parse(BASE, source="x", ignore_environment=True).config.storage == "/data"
+
+
+def test_identity_ignores_layout_and_steps_but_not_the_seed() -> None:
+    base = load()
+    assert identity_hash(base) == identity_hash(load(BASE, "training.layout.pp=2", "training.steps=30", "run=other"))
+    assert identity_hash(base) != identity_hash(load(BASE, "training.seed=1"))
+    assert not any(path.startswith("training.layout") for path in identity_of(base))
+
+
+def test_resume_refuses_another_identity_with_both_values() -> None:
+    loaded = configs.parse(BASE, source="run.yaml", overrides=["training.seed=5", "training.steps=10"])
+    with pytest.raises(ConfigError) as caught:
+        check_resume(load(), loaded.config, sources=loaded.sources)
+    assert sorted(caught.value.problems) == [
+        "--set: training.seed = 5: this run began with 0; set it back, or give the new run another name",
+        "--set: training.steps = 10: this run began with 20; it may grow but not shrink",
+    ]
+    check_resume(load(), load(BASE, "training.steps=30", "training.layout.pp=2"))
+
+
+def test_every_key_says_what_a_change_means() -> None:
+    def roles(schema: dict[str, object], name: str) -> list[str]:
+        properties = schema.get("properties", {})
+        assert isinstance(properties, dict)
+        return [f"{name}.{key}" for key, value in properties.items() if "x-role" not in str(value)]
+
+    schema = RunConfig.model_json_schema()
+    missing = roles(schema, "") + [key for name, part in schema["$defs"].items() for key in roles(part, name)]
+    assert missing == []
+    yaml.safe_dump(schema)

@@ -1,0 +1,157 @@
+"""`shardline run` as processes: killed, stopped and started again, and what it leaves behind.
+
+The real sharding step does the work here; the whole pipeline has its own test.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shardline.components.common.runfolder import read_config
+from shardline.components.common.storage import Storage
+from shardline.components.common.streams import read_all
+from tests.unit.pipelines.commands import COMMAND, SMALL, environment, shardline, write
+
+MARK = "SHARDLINE_TEST_MARK"
+
+
+def marked(mark: str) -> list[int]:
+    """The living processes that were started, at any depth, with `mark` in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue  # it ended meanwhile, or is somebody else's
+    return found
+
+
+def eventually(condition: Callable[[], bool], *, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+class Started:
+    """A `shardline run` in the background."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mark = uuid.uuid4().hex
+        self.run = Storage(str(folder / "data" / "runs" / "small"))
+        self.process = subprocess.Popen(
+            [*COMMAND, "run", "config.yaml"],
+            cwd=folder,
+            env={**environment(), MARK: self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def names(self) -> list[str]:
+        return [record["name"] for record in read_all(self.run.at("events"))]
+
+    def wait_for(self, name: str, *, step: str) -> None:
+        def there() -> bool:
+            assert self.process.poll() is None, self.process.communicate()
+            records = read_all(self.run.at("events"))
+            return any(record["name"] == name and record["data"].get("step") == step for record in records)
+
+        eventually(there)
+
+    def all_gone(self) -> bool:
+        return not marked(self.mark)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[], Started]]:
+    started: list[Started] = []
+    write(tmp_path)
+
+    def begin() -> Started:
+        started.append(Started(tmp_path))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        one.process.kill()
+        one.process.communicate()
+        eventually(one.all_gone)
+
+
+def test_killed_it_leaves_no_process_and_the_same_command_goes_on(start: Callable[[], Started], tmp_path: Path) -> None:
+    first = start()
+    first.wait_for("step.started", step="shard")
+    assert len(marked(first.mark)) >= 3  # the command, the pipeline, the task
+    first.process.kill()
+    first.process.wait()
+    eventually(first.all_gone, seconds=10)
+
+    second = start()
+    second.wait_for("step.finished", step="shard")
+    assert "run.resumed" in second.names()
+
+    refused = shardline("run", "config.yaml", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"written by process {second.process.pid}" in refused.stderr
+
+    second.process.send_signal(signal.SIGINT)
+    out, err = second.process.communicate(timeout=60)
+    assert (second.process.returncode, out) == (130, "")
+    assert "the same command goes on" in err and "Traceback" not in err
+    eventually(second.all_gone, seconds=10)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "data"]
+
+
+def test_terminated_while_a_step_works_it_ends_in_order(start: Callable[[], Started]) -> None:
+    started = start()
+    started.wait_for("step.started", step="shard")
+    started.process.terminate()
+    out, err = started.process.communicate(timeout=60)
+    assert (started.process.returncode, out) == (143, ""), err
+    assert started.all_gone()
+    owner = json.loads(started.run.read("owner.json"))
+    assert owner["released"]
+
+
+def test_the_error_of_a_step_is_the_error_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    write(tmp_path, SMALL.replace('"stdlib:asyncio"', "texts"))
+    done = shardline("run", "config.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    run = tmp_path / "data" / "runs" / "small"
+    record = json.loads((run / "errors" / "shard.json").read_text())
+    assert f"error: {record['message']}" in done.stderr.splitlines()
+    assert f"log: {run}/logs/pipeline.log" in done.stderr.splitlines()
+    assert "Traceback" not in done.stderr
+    assert "KFP Executor" in (run / "logs" / "pipeline.log").read_text()
+    assert (run / "pipeline").is_dir()
+
+
+def test_a_config_arrives_unchanged_whatever_it_names(tmp_path: Path) -> None:
+    # KFP's runner rewrites "python3" in the arguments of a task.
+    folder = tmp_path / "python3.11 & more"
+    folder.mkdir()
+    write(tmp_path, SMALL.replace('"stdlib:asyncio"', f'"{folder}"'))
+    done = shardline("run", "config.yaml", cwd=tmp_path)
+    assert done.returncode == 2 and str(folder) in done.stderr
+    run = Storage(str(tmp_path / "data" / "runs" / "small"))
+    assert read_config(run).corpus.urls == [str(folder)]
+
+
+@pytest.mark.parametrize("root", ["data", "/sys/data"], ids=["a file is in the way", "nobody may write"])
+def test_storage_that_cannot_be_written(root: str, tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "data").write_text("in the way")
+    done = shardline("run", "config.yaml", "--root", root, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1, done.stderr

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardline.components.common.config.schema import Corpus
+from shardline.components.common.errors import UserError
+from shardline.components.sharding import documents
+from shardline.components.sharding.corpus import list_files
+from shardline.components.sharding.documents import Document, Skipped, line_number, read_piece
+from shardline.components.sharding.units import Piece, Units
+
+
+def read(path: Path, *, unit: int = 1 << 30, format_: str = "auto") -> list[Document | Skipped]:
+    files = list_files(Corpus(urls=[str(path)], format=format_))  # type: ignore[arg-type]
+    units = Units([file.size for file in files], unit)
+    pieces = [piece for number in range(len(units)) for piece in units.pieces(number)]
+    return [record for piece in pieces for record in read_piece(files, piece, text_field="text")]
+
+
+def texts(records: list[Document | Skipped]) -> list[str]:
+    return [record.text for record in records if isinstance(record, Document)]
+
+
+def reasons(records: list[Document | Skipped]) -> list[str]:
+    return [record.reason for record in records if isinstance(record, Skipped)]
+
+
+def jsonl(*values: str) -> bytes:
+    return b"".join(json.dumps({"text": value}).encode() + b"\n" for value in values)
+
+
+@given(sizes=st.lists(st.integers(0, 50), max_size=8), unit=st.integers(1, 60))
+def test_units_hold_every_byte_once_and_in_order(sizes: list[int], unit: int) -> None:
+    units = Units(sizes, unit)
+    pieces = [units.pieces(number) for number in range(len(units))]
+    covered = [(piece.file, at) for some in pieces for piece in some for at in range(piece.start, piece.end)]
+    assert covered == [(file, at) for file, size in enumerate(sizes) for at in range(size)]
+    assert all(sum(piece.end - piece.start for piece in some) == unit for some in pieces[:-1])
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.txt.gz"])
+def test_however_units_fall_the_documents_are_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "CUT", 64)
+    lines = [f"line {number} é" + "x" * (number * 37 % 150) for number in range(30)] + ["λ" * 200]
+    path = tmp_path / name
+    if "txt" in name:
+        raw = "\n".join(lines).encode()
+        path.write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
+    elif name.endswith("jsonl"):
+        path.write_bytes(jsonl(*lines))
+    else:
+        pq.write_table(pa.table({"text": lines}), path, row_group_size=4)
+    whole = read(path)
+    assert not reasons(whole)
+    assert "".join(texts(whole)) == ("\n" if "txt" in name else "").join(lines)
+    assert len(whole) > 5
+    for unit in (1, 7, 64, 65, 1000):
+        assert read(path, unit=unit) == whole
+
+
+def test_a_long_text_is_cut_after_lines_or_between_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "CUT", 8)
+    (tmp_path / "a.txt").write_bytes(b"01234567" + b"89\nbcdef" + b"ghijklmn" + "opqrstuλvw".encode())
+    assert texts(read(tmp_path)) == ["0123456789\n", "bcdef", "ghijklmn", "opqrstuλvw"]
+
+
+def test_line_ends_and_byte_order_marks_make_no_difference(tmp_path: Path) -> None:
+    for name, data in {
+        "lf.txt": b"one\ntwo\n\nfour",
+        "crlf.txt": b"one\r\ntwo\r\n\r\nfour",
+        "bom.txt": b"\xef\xbb\xbfone\ntwo\n\nfour",
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    assert texts(read(tmp_path)) == ["one\ntwo\n\nfour"] * 3
+    (tmp_path / "cr.md").write_bytes(b"one\rtwo")
+    assert texts(read(tmp_path / "cr.md")) == ["one\rtwo"]
+    (tmp_path / "bom.jsonl").write_bytes(b"\xef\xbb\xbf" + jsonl("a", "b").replace(b"\n", b"\r\n"))
+    assert texts(read(tmp_path / "bom.jsonl")) == ["a", "b"]
+
+
+def test_what_is_not_text_is_skipped_by_name_and_not_read_as_garbage(tmp_path: Path) -> None:
+    for name, data in {
+        "latin.txt": "é".encode("latin-1"),
+        "utf16.txt": "text".encode("utf-16"),
+        "binary.txt": bytes(range(256)),
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        (record,) = read(tmp_path / name)
+        assert isinstance(record, Skipped) and record.size == len(data)
+    (tmp_path / "empty.txt").write_bytes(b"\xef\xbb\xbf")
+    assert read(tmp_path / "empty.txt") == []
+
+
+def test_blank_lines_are_no_records_and_bad_ones_have_a_line_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    good = jsonl("first")
+    path.write_bytes(good + b"\n   \n" + b'{"text": \n' + jsonl("last") + b"\n\n")
+    records = read(path)
+    assert texts(records) == ["first", "last"] and reasons(records) == ["not valid JSON"]
+    bad = next(record for record in records if isinstance(record, Skipped))
+    (file,) = list_files(Corpus(urls=[str(path)]))
+    assert line_number(file, bad.offset) == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"[1]", "not a JSON object"),
+        (b'{"other": "x"}', "no field 'text'"),
+        (b'{"text": 3}', "field 'text' is not a string"),
+        (b'{"text": "\\ud800"}', "half of a surrogate pair"),
+        (b'{"text": "\xff"}', "not UTF-8"),
+        (b"[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_a_bad_record_says_why(line: bytes, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(jsonl("good") + line + b"\n" + jsonl("better"))
+    records = read(tmp_path / "a.jsonl")
+    assert texts(records) == ["good", "better"] and reasons(records) == [reason]
+
+
+def test_of_a_key_that_is_there_twice_the_last_one_counts(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "first", "text": "second"}\n')
+    assert texts(read(tmp_path)) == ["second"]
+
+
+def test_gzip_files_are_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    packed = gzip.compress(jsonl(*(f"record {number}" * 20 for number in range(50))))
+    for name, data in {
+        "joined.jsonl.gz": packed + gzip.compress(jsonl("more")),
+        "short.jsonl.gz": packed[:-100],
+        "plain.jsonl.gz": jsonl("plain"),
+        "hidden.jsonl": packed,
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    assert len(texts(read(tmp_path / "joined.jsonl.gz"))) == 51
+    short, plain, hidden = (read(tmp_path / name) for name in ("short.jsonl.gz", "plain.jsonl.gz", "hidden.jsonl"))
+    assert texts(short) == texts(plain) == texts(hidden) == []
+    assert reasons(short) == ["a gzip file that is cut short"]
+    assert reasons(plain) == ["not a gzip file, or a damaged one"]
+    assert reasons(hidden)
+
+
+def test_the_three_kinds_of_string_columns_are_the_same_and_others_are_refused(tmp_path: Path) -> None:
+    values = ["a", "bé", "", None, "c" * 1000]
+    strings = pa.array(values)
+    for name, column in {
+        "string": strings,
+        "large": strings.cast(pa.large_string()),
+        "dictionary": strings.dictionary_encode(),
+    }.items():
+        pq.write_table(pa.table({"n": range(5), "text": column}), tmp_path / f"{name}.parquet")
+    each = [[(record.offset, record.text) for record in read(path)] for path in sorted(tmp_path.iterdir())]
+    assert each == [[(0, "a"), (1, "bé"), (4, "c" * 1000)]] * 3
+    for name, column in {"binary": strings.cast(pa.binary()), "list": pa.array([["a"]] * 5)}.items():
+        pq.write_table(pa.table({"text": column}), tmp_path / f"{name}.pq.parquet")
+        with pytest.raises(UserError, match=rf"{name}.pq.parquet: column 'text' is of type {name}"):
+            read(tmp_path / f"{name}.pq.parquet")
+    pq.write_table(pa.table({"body": ["a"]}), tmp_path / "other.parquet")
+    with pytest.raises(UserError, match=r"no column 'text'.*the file has body"):
+        read(tmp_path / "other.parquet")
+
+
+def test_a_damaged_parquet_file_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 but nothing more")
+    assert reasons(read(tmp_path)) == ["not a Parquet file, or a damaged one"]
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("before")
+    files = list_files(Corpus(urls=[str(path)]))
+    path.write_text("after it")
+    with pytest.raises(UserError, match=r"a\.txt: changed while it was being read"):
+        list(read_piece(files, Piece(0, 0, 6), text_field="text"))
+    path.unlink()
+    with pytest.raises(UserError, match=r"a\.txt: not found"):
+        list(read_piece(files, Piece(0, 0, 6), text_field="text"))

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardline.components.sharding.blocks import Blocks, concatenate
+from shardline.components.sharding.packing import Packer
+
+EOS = 0
+
+Documents = list[list[int]]
+documents_of = st.lists(st.lists(st.integers(1, 999), max_size=40), min_size=1, max_size=12)
+
+
+def packed(documents: Documents, *, sequence: int, row_group: int) -> list[Blocks]:
+    packer = Packer(sequence=sequence, row_group=row_group, dtype=np.uint16, end_of_text=EOS)
+    groups: list[Blocks] = []
+    for number, tokens in enumerate(documents):
+        ids, sizes = np.array(tokens, np.uint16), np.array([token % 5 for token in tokens], np.int32)
+        groups += packer.add(ids, sizes, file=number, offset=number * 10)
+    return groups + list(packer.finish())
+
+
+def targets_of(blocks: Blocks) -> list[int]:
+    return [t for row, length in zip(blocks.tokens, blocks.length, strict=True) for t in row[1:length].tolist()]
+
+
+def stream_of(documents: Documents) -> list[int]:
+    return [token for document in documents for token in [EOS, *document]] + [EOS]
+
+
+@given(documents_of, st.integers(1, 20), st.integers(1, 5))
+def test_every_token_but_the_first_is_a_target_exactly_once(documents: Documents, sequence: int, group: int) -> None:
+    groups = packed(documents, sequence=sequence, row_group=group)
+    blocks = concatenate(groups)
+    assert targets_of(blocks) == stream_of(documents)[1:]
+    assert np.array_equal(blocks.tokens[1:, 0], blocks.tokens[:-1, -1])
+    assert [len(each) for each in groups[:-1]] == [group] * (len(groups) - 1) and len(groups[-1]) <= group
+    assert (blocks.length[:-1] == sequence + 1).all() and blocks.length[-1] >= 2
+    assert blocks.numbers.tolist() == list(range(len(blocks)))
+    assert blocks.bytes.sum() == sum(token % 5 for document in documents for token in document)
+
+
+def test_that_check_notices_blocks_that_do_not_overlap() -> None:
+    documents = [list(range(1, 30))]
+    stream = np.array(stream_of(documents), np.uint16)
+    apart = stream[:30].reshape(6, 5)
+    targets = [token for row in apart for token in row[1:].tolist()]
+    assert targets != stream_of(documents)[1:]
+
+
+@given(documents_of, st.integers(1, 20), st.integers(1, 5))
+def test_each_block_says_which_documents_it_holds_from_where(documents: Documents, sequence: int, group: int) -> None:
+    blocks = concatenate(packed(documents, sequence=sequence, row_group=group))
+    owner = [number for number, document in enumerate(documents) for _ in [EOS, *document]]
+    for row in range(len(blocks)):
+        here = owner[row * sequence : row * sequence + min(sequence, int(blocks.length[row]) - 1)]
+        expected = [(at, number) for at, number in enumerate(here) if at == 0 or here[at - 1] != number]
+        entries = slice(int(blocks.bounds[row]), int(blocks.bounds[row + 1]))
+        found = zip(blocks.starts[entries].tolist(), blocks.files[entries].tolist(), strict=True)
+        assert list(found) == expected
+        assert (blocks.offsets[entries] == blocks.files[entries] * 10).all()
+
+
+@given(documents_of, st.data())
+def test_rows_are_taken_with_all_that_belongs_to_them(documents: Documents, data: st.DataObject) -> None:
+    blocks = concatenate(packed(documents, sequence=7, row_group=3))
+    rows = data.draw(st.lists(st.integers(0, len(blocks) - 1), max_size=10))
+    taken = blocks.take(rows)
+    for at, row in enumerate(rows):
+        one, same = slice(*taken.bounds[at : at + 2].tolist()), slice(*blocks.bounds[row : row + 2].tolist())
+        assert taken.tokens[at].tolist() == blocks.tokens[row].tolist()
+        assert taken.numbers[at] == row and taken.length[at] == blocks.length[row]
+        assert taken.starts[one].tolist() == blocks.starts[same].tolist()
+        assert taken.files[one].tolist() == blocks.files[same].tolist()
