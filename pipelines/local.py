@@ -7,6 +7,7 @@ otherwise: the reason is in the run folder, where the failed step left it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -20,6 +21,7 @@ from shardline.components.common.processes import child_environment, die_with_pa
 
 #: KFP's runner warns of an image whose name does not say Python; it never pulls it.
 _IMAGE = "python"
+_TASK_PID = "task.pid"
 
 
 def main(config_path: str, pipeline_root: str) -> None:
@@ -50,7 +52,11 @@ def _offer_this_python(folder: Path) -> Path:
     """
     folder.mkdir()
     script = folder / "python3"
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python, pid_file = shlex.quote(sys.executable), shlex.quote(str(script.with_name(_TASK_PID)))
+    # "$2" is the module that the task's shell runs; `exec` keeps the process id.
+    script.write_text(
+        f'#!/bin/sh\n[ "$2" = kfp.dsl.executor_main ] && echo $$ > {pid_file}\nexec {python} "$@"\n', encoding="utf-8"
+    )
     script.chmod(0o755)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     sys.executable = "python3"
@@ -58,15 +64,17 @@ def _offer_this_python(folder: Path) -> Path:
 
 
 def _pass_on_sigterm(script: Path) -> None:
-    """On SIGTERM, pass it to every process of this group, and let no further task start.
+    """On SIGTERM, pass it to the running task, and let no further task start.
 
-    KFP's runner reads a task's output up to its end, so it returns when all that the task started is gone.
+    The task alone gets it, and ends its own workers in order; its shell must stay, as the task ends with it. KFP's
+    runner reads a task's output up to its end, so it returns when all that the task started is gone.
     """
 
     def stop(signum: int, frame: FrameType | None) -> None:
         signal.signal(signum, signal.SIG_IGN)
         script.write_text(f"#!/bin/sh\nexit {EXIT_TERMINATED}\n")
-        os.killpg(os.getpgrp(), signum)
+        with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            os.kill(int(script.with_name(_TASK_PID).read_text()), signum)
 
     signal.signal(signal.SIGTERM, stop)
 

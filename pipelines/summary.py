@@ -54,7 +54,7 @@ def _training(metrics: list[dict[str, Any]], steps: int) -> dict[str, Any] | Non
     seconds = sum(float(record.get("seconds", 0)) for record in metrics)
     tokens = sum(int(record.get("tokens", 0)) for record in metrics)
     return {
-        "step": last["step"],
+        "step": int(last["step"]) + 1,  # steps are counted from 0, and this one is done
         "steps": steps,
         "loss": last["loss"],
         "tokens": tokens,

@@ -32,7 +32,7 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 EXIT_PEER_LOST = 175
 EXIT_DEVICE_FAULT = 176
 
-#: Below this a failure is final; from it on a new attempt is worth making (PyTorchJob's ExitCode policy draws the same line).
+#: Below this a failure is final; from it on a new attempt is worth making, as PyTorchJob's ExitCode policy has it.
 FIRST_RETRYABLE = 128
 
 

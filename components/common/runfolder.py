@@ -76,7 +76,9 @@ def read_json(run: Storage, path: str) -> Any:
 
 def write_status(run: Storage, *, phase: str, generation: int, step: int, **numbers: Any) -> None:
     """Say how far the run is: `phase` is the pipeline step, `step` the optimizer step or what the phase counts in."""
-    write_json(run, STATUS_FILE, {"phase": phase, "generation": generation, "step": step, "heartbeat": now(), **numbers})
+    write_json(
+        run, STATUS_FILE, {"phase": phase, "generation": generation, "step": step, "heartbeat": now(), **numbers}
+    )
 
 
 def error_file(step: str) -> str:

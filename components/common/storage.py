@@ -22,7 +22,7 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.spec import AbstractBufferedFile
 
-from shardline.components.common.errors import EnvironmentLacking, ShardlineError, UserError, from_os_error
+from shardline.components.common.errors import EnvironmentLacking, ShardlineError, StorageLost, UserError, from_os_error
 
 _PASSED_ON = (FileNotFoundError, FileExistsError, ShardlineError)
 _swap_lock = threading.Lock()
@@ -36,6 +36,15 @@ def _explained(where: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise from_os_error(error, where) from error
+    except Exception as error:
+        # S3's client has errors of its own for what happens before an answer; its package may not be installed.
+        kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "botocore.exceptions"}
+        if not kinds:
+            raise
+        if kinds & {"NoCredentialsError", "PartialCredentialsError"}:
+            hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+            raise EnvironmentLacking(str(error), where=where, hint=hint) from error
+        raise StorageLost(f"storage failed: {error}", where=where) from error
 
 
 def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
@@ -161,14 +170,14 @@ class Storage:
                 yield buffer
                 self._fs.pipe_file(self._full(path), buffer.getvalue())
                 return
-            handle: IO[bytes] = self._fs.open(self._full(path), "wb")
+            remote: IO[bytes] = self._fs.open(self._full(path), "wb")
             try:
-                yield handle
+                yield remote
             except BaseException:
-                if isinstance(handle, AbstractBufferedFile):
-                    handle.discard()
+                if isinstance(remote, AbstractBufferedFile):
+                    remote.discard()
                 raise
-            handle.close()
+            remote.close()
 
     def create(self, path: str, data: bytes) -> bool:
         """Put `data` at `path` unless something is there; says whether it did."""
@@ -247,7 +256,7 @@ def _protocols(fs: Any) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _local_temporary(full: str) -> Iterator[tuple[IO[bytes], str]]:
-    """A file beside `full`, removed at the end unless it was renamed; its name starts with a dot, so no listing shows it."""
+    """A file beside `full`, removed at the end unless renamed. Its name begins with a dot: no listing shows it."""
     folder, name = os.path.split(full)
     try:
         os.makedirs(folder, exist_ok=True)

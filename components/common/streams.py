@@ -11,7 +11,7 @@ import json
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from shardline.components.common.errors import ShardlineError
@@ -23,7 +23,7 @@ _SEGMENT_LINES = 2000
 
 def now() -> str:
     """The time as RFC 3339 in UTC, to the millisecond."""
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def jsonable(value: Any) -> Any:

@@ -74,7 +74,7 @@ class _Agent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self.generation = self._lease.next_generation()
-        world = len(worker_group.workers) * worker_group.group_world_size
+        world = len(worker_group.workers) * (worker_group.group_world_size or 1)
         description = {
             "entry": self._job.entry,
             "arguments": self._job.arguments(self.generation, world),
@@ -85,7 +85,8 @@ class _Agent(LocalElasticAgent):
             "threads": max(1, (os.cpu_count() or 1) // len(worker_group.workers)),
         }
         worker_group.spec.args = (*_WORKER, json.dumps(description))
-        return super()._start_workers(worker_group)
+        started: dict[int, Any] = super()._start_workers(worker_group)
+        return started
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         self._stop_workers(worker_group)
@@ -104,5 +105,3 @@ class _Agent(LocalElasticAgent):
 
 def _exit_codes(result: RunResult) -> dict[int, int]:
     return {rank: failure.exitcode for rank, failure in result.failures.items()}
-
-

@@ -20,7 +20,7 @@ from shardline.components.evaluation.generate import generate
 from shardline.components.evaluation.measures import measure
 from shardline.components.planning.choose import choose
 from shardline.components.sharding.dataset import Dataset
-from shardline.components.sharding.find import find_dataset
+from shardline.components.sharding.step import find_dataset
 from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
 from shardline.components.training.checkpoint.whole import load_model

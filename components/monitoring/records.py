@@ -11,7 +11,7 @@ from typing import Any
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.presets import ModelShape
-from shardline.components.common.runfolder import DATASET_FILE, STATUS_FILE, read_json
+from shardline.components.common.runfolder import DATASET_FILE, read_json
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import by_step, read_all
 from shardline.components.monitoring.numbers import between, finite

@@ -62,9 +62,15 @@ def choose(config: RunConfig, *, world: int, vocab: int, device_memory: int | No
         device_memory: bytes on each device; None does not limit.
 
     Raises:
-        UserError: no layout fits; the message says what each was refused for.
+        UserError: no layout fits, and why each was refused; or the model has no room for every token.
     """
     training, shape = config.training, config.model.shape(vocab)
+    if shape.vocab < vocab:
+        raise UserError(
+            f"{shape.vocab} is less than the tokenizer's {vocab} tokens",
+            where="model.vocab",
+            hint=f"leave it out, or set it to {vocab} or more",
+        )
     refused: dict[str, str] = {}
     candidates = []
     for layout in _allowed(training.layout, world=world, layers=shape.layers):
@@ -149,5 +155,7 @@ def _problem(layout: Layout, *, shape: ModelShape, training: Training) -> str | 
     if layout.pp > 1 and rounds < layout.stages:
         return f"{layout.stages} stages need as many microbatches on each data-parallel rank; there are {rounds}"
     if layout.stages_per_rank > 1 and rounds % (rounds // layout.pp):
-        return f"Interleaved1F1B runs microbatches in {rounds // layout.pp} equal rounds; there are {rounds} microbatches"
+        return (
+            f"Interleaved1F1B runs microbatches in {rounds // layout.pp} equal rounds; there are {rounds} microbatches"
+        )
     return None

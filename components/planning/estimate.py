@@ -1,7 +1,7 @@
 """What a layout needs and how its time compares, from the model's sizes alone. Pure arithmetic; no torch.
 
-Memory follows "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti et al., arXiv:2205.05198) and
-"ZeRO" (Rajbhandari et al., arXiv:1910.02054), adapted to this model's layers; the pipeline's bubble is that of
+Memory follows "Reducing Activation Recomputation in Large Transformer Models" (Korthikanti et al., arXiv:2205.05198)
+and "ZeRO" (Rajbhandari et al., arXiv:1910.02054), adapted to this model's layers; the pipeline's bubble is that of
 "Efficient Large-Scale Language Model Training on GPU Clusters" (Narayanan et al., arXiv:2104.04473).
 """
 

@@ -15,8 +15,8 @@ def shard(config: str, resolved: dsl.Output[dsl.Artifact], dataset: dsl.Output[d
     from shardline.components.common import task
 
     with task.running():
-        from shardline.components.sharding import find
+        from shardline.components.sharding import step
 
         run_config = task.parse_config(config)
-        task.publish(dataset, find.run(run_config))
+        task.publish(dataset, step.run(run_config))
         task.write_config(resolved, run_config)

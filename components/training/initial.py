@@ -32,7 +32,7 @@ def initialise(model: nn.Module, *, shape: ModelShape, seed: int) -> None:
 def _scale(name: str, shape: ModelShape) -> float | None:
     """The standard deviation of a parameter's values; None for a norm, which starts at one.
 
-    Fan-in scaling, and the residual branches' outputs are damped by the number of branches (GPT-2, Radford et al. 2019).
+    Fan-in scaling, and the outputs of residual branches are damped by their number (GPT-2, Radford et al. 2019).
     """
     if name.endswith("norm.weight"):
         return None

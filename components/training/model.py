@@ -121,7 +121,7 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def document_mask(documents: Tensor) -> Tensor:
-    """bool[batch, 1, length, length]: whether a token (row) sees another (column): earlier, and of the same document."""
+    """bool[batch, 1, length, length]: whether a token (row) sees another (column), earlier and of its document."""
     length = documents.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
     same = documents.unsqueeze(2) == documents.unsqueeze(1)

@@ -51,7 +51,7 @@ def set_learning_rate(optimizer: torch.optim.AdamW, value: float) -> None:
 
 
 def learning_rate(step: int, *, training: Training) -> float:
-    """The learning rate of optimizer step `step`, counted from 0: linear warm-up, then cosine decay (arXiv:1608.03983)."""
+    """The learning rate of optimizer step `step`, from 0: linear warm-up, then cosine decay (arXiv:1608.03983)."""
     schedule, peak = training.schedule, training.optimizer.lr
     if step < schedule.warmup:
         return peak * (step + 1) / schedule.warmup

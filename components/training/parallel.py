@@ -51,15 +51,15 @@ class Parts:
         return self.layout.stages - 1 in self.stages
 
 
-def lay_out(
-    shape: ModelShape, *, layout: Layout, rank: int, device: torch.device, precision: str, seed: int
-) -> Parts:
+def lay_out(shape: ModelShape, *, layout: Layout, rank: int, device: torch.device, precision: str, seed: int) -> Parts:
     """Build this rank's part of the model, with its initial values.
 
     The default process group must be there. All ranks call it together.
     """
     mesh = init_device_mesh(
-        device.type, (layout.pp, layout.dp_replicate, layout.dp_shard), mesh_dim_names=("pp", "dp_replicate", "dp_shard")
+        device.type,
+        (layout.pp, layout.dp_replicate, layout.dp_shard),
+        mesh_dim_names=("pp", "dp_replicate", "dp_shard"),
     )
     data_mesh = mesh["dp_replicate", "dp_shard"]
     pp_rank, dp_rank = layout.place(rank)

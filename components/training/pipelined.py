@@ -5,6 +5,8 @@ Called by `executor`. It relies on private parts of torch 2.13 in one place, whi
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
@@ -27,7 +29,7 @@ class Pipelined:
                 where="training.layout.pp",
                 hint="raise training.global_batch, or lower training.microbatch or pp",
             )
-        stages = [
+        stages: list[Any] = [
             PipelineStage(module, index, layout.stages, parts.device, group=parts.pp_group)
             for index, module in parts.stages.items()
         ]
@@ -57,7 +59,7 @@ class Pipelined:
 
     def _run(self, inputs: Inputs) -> Tensor:
         losses: list[Tensor] | None = [] if self._last else None
-        every_stage = {"positions": inputs.positions}
+        every_stage: dict[str, Any] = {"positions": inputs.positions}
         if self._document_attention:
             every_stage["documents"] = inputs.documents
         self._schedule.step(

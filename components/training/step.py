@@ -1,7 +1,7 @@
 """The train step: choose a layout for each generation, start the workers, see them through.
 
-Called by the pipeline's train component and by `shardline train`. Run again it goes on from the newest checkpoint; a run
-that is done is left alone.
+Called by the pipeline's train component and by `shardline train`. Run again it goes on from the newest checkpoint; a
+run that is done is left alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from shardline.components.common.config import RunConfig
 from shardline.components.common.step import stepping
 from shardline.components.common.workers import Agent, Job
 from shardline.components.planning.choose import choose
-from shardline.components.sharding.find import find_dataset
+from shardline.components.sharding.step import find_dataset
 from shardline.components.training.checkpoint import catalog
 
 ENTRY = "shardline.components.training.worker:train"

@@ -19,8 +19,8 @@ from shardline.components.common.storage import Storage
 from shardline.components.common.streams import StreamWriter
 from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
-from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.batch import Batch
+from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.loader import Loader
 from shardline.components.sharding.order import DataPolicy, SampleOrder
 from shardline.components.training.checkpoint import catalog, saving
@@ -45,9 +45,7 @@ def train(context: WorkerContext, *, dataset: str, layout: dict[str, Any]) -> No
         _train(context, config=config, data=data, session=session, recorder=recorder)
 
 
-def _train(
-    context: WorkerContext, *, config: RunConfig, data: Dataset, session: Session, recorder: Recorder
-) -> None:
+def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session: Session, recorder: Recorder) -> None:
     training = config.training
     policy = DataPolicy(seed=training.seed, window=training.window)
     progress = _resume(context, config=config, session=session, policy=policy, recorder=recorder)

@@ -10,9 +10,9 @@ def shard(config: ConfigPath, overrides: Overrides = None, root: Root = None, as
     """Turn the corpus into tokenised Parquet shards and a manifest."""
     loaded = read_config(config, overrides=overrides, root=root)
 
-    from shardline.components.sharding import find
+    from shardline.components.sharding import step
     from shardline.pipelines.cli.stepping import run_step
     from shardline.pipelines.summary import plain_rows
 
-    result = run_step("shard", loaded, lambda: find.run(loaded.config, sources=loaded.sources))
+    result = run_step("shard", loaded, lambda: step.run(loaded.config, sources=loaded.sources))
     print_json(result) if as_json else print_table(plain_rows(result))

@@ -13,8 +13,8 @@ from shardline.components.common.runfolder import adopt_config, run_storage
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import by_step, read_all
 from shardline.components.planning.layout import Layout
-from shardline.components.sharding.find import DATASET_FILE
-from shardline.components.sharding.find import run as shard
+from shardline.components.sharding.step import DATASET_FILE
+from shardline.components.sharding.step import run as shard
 from tests.distributed.group import run_group
 
 TRAIN = "shardline.components.training.worker:train"

@@ -57,7 +57,9 @@ def test_the_reference_learns_and_its_batches_are_uneven(world: World) -> None:
 def test_the_recorded_samples_are_those_of_the_order(world: World) -> None:
     data = Dataset.open(Storage(str(world.root / "storage")), world.dataset)
     config = runs.make_config(world.root, run="reference")
-    order = SampleOrder(data.split("train").geometry, DataPolicy(seed=config.training.seed, window=config.training.window))
+    order = SampleOrder(
+        data.split("train").geometry, DataPolicy(seed=config.training.seed, window=config.training.window)
+    )
     found = samples(world.reference)
     assert sorted(found) == list(range(STEPS))
     for step, indices in found.items():

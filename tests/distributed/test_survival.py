@@ -18,7 +18,7 @@ from shardline.components.common.config import RunConfig
 from shardline.components.common.runfolder import run_storage
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
-from shardline.components.sharding.find import run as shard
+from shardline.components.sharding.step import run as shard
 from shardline.components.training.checkpoint import catalog
 from tests.distributed import runs
 
@@ -150,7 +150,12 @@ def test_sigterm_ends_in_order(root: Path, config: RunConfig) -> None:
 
 
 def test_an_error_that_would_come_again_is_not_retried(root: Path) -> None:
-    overrides = (*OVERRIDES, "training.optimizer.lr=1.0e+300", "training.schedule.warmup=0", "training.optimizer.clip=null")
+    overrides = (
+        *OVERRIDES,
+        "training.optimizer.lr=1.0e+300",
+        "training.schedule.warmup=0",
+        "training.optimizer.clip=null",
+    )
     config = runs.make_config(root, run="diverges", steps=STEPS, overrides=overrides)
     shard(config)
     with start_training(root, config) as process:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
-class Role(str, Enum):
+class Role(StrEnum):
     """What changing a key means for a run that has already begun."""
 
     IDENTITY = "identity"  #: refused, with both values

@@ -67,4 +67,4 @@ def _leaves(section: BaseModel, prefix: str) -> Iterator[tuple[str, Role, Any]]:
         else:
             extra = field.json_schema_extra
             role = extra["x-role"] if isinstance(extra, dict) else Role.FREE.value
-            yield f"{prefix}{name}", Role(role), value
+            yield f"{prefix}{name}", Role(str(role)), value

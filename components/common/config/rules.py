@@ -58,7 +58,9 @@ def _batch(training: Training) -> Iterator[Problem]:
     if batch % microbatch:
         near = sorted({max(microbatch, batch // microbatch * microbatch), (batch // microbatch + 1) * microbatch})
         right = " or ".join(str(value) for value in near)
-        yield Problem("training.global_batch", f"must be a multiple of training.microbatch ({microbatch}), such as {right}")
+        yield Problem(
+            "training.global_batch", f"must be a multiple of training.microbatch ({microbatch}), such as {right}"
+        )
 
 
 def _layout(training: Training, shape: ModelShape) -> Iterator[Problem]:
@@ -83,7 +85,7 @@ def _layout(training: Training, shape: ModelShape) -> Iterator[Problem]:
     if pp > 1 and rounds < pp * stages and training.global_batch % training.microbatch == 0:
         yield Problem(
             "training.layout.pp",
-            f"the {pp * stages} stages of a pipeline need at least {pp * stages} microbatches on each data-parallel rank; "
+            f"a pipeline of {pp * stages} stages needs at least {pp * stages} microbatches on each data-parallel rank; "
             f"there are {rounds}: raise training.global_batch or lower training.microbatch",
         )
 

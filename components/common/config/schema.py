@@ -18,7 +18,7 @@ ScheduleName = Literal["1F1B", "Interleaved1F1B"]
 
 class Corpus(Section):
     urls: Urls = identity()
-    """Files, folders or globs, local or at any fsspec URL; `stdlib:` is the sources of this Python's standard library."""
+    """Files, folders or globs, local or at any fsspec URL; `stdlib:` is the standard library of this Python."""
     format: Literal["auto", "text", "jsonl", "parquet"] = identity("auto")
     """How files are read; `auto` goes by the ending (.jsonl, .ndjson, .parquet; anything else is text)."""
     text_field: str = identity("text", min_length=1)
@@ -136,7 +136,9 @@ class Training(Section):
     """Row groups that are shuffled together: a larger window is closer to a full shuffle and reads further ahead."""
     optimizer: Optimizer = identity(Optimizer())
     schedule: Schedule = identity(Schedule())
-    layout: Annotated[Layout, BeforeValidator(_layout, json_schema_input_type=Literal["auto"] | Layout)] = free(Layout())
+    layout: Annotated[Layout, BeforeValidator(_layout, json_schema_input_type=Literal["auto"] | Layout)] = free(
+        Layout()
+    )
     """`auto`, or any of dp_replicate, dp_shard, pp, schedule, stages_per_rank."""
     checkpoint: Checkpoint = free(Checkpoint())
 

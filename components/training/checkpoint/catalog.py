@@ -140,7 +140,7 @@ def prune(run: Storage, *, keep: int) -> list[int]:
 
 
 def damage(run: Storage, record: CheckpointRecord, *, rank: int = 0, world: int = 1) -> str | None:
-    """What is wrong with a checkpoint's files; None when every hash is right. Each of `world` ranks checks its share."""
+    """What is wrong with a checkpoint's files; None when every hash is right. Each of `world` ranks checks some."""
     for number, (name, expected) in enumerate(sorted(record.files.items())):
         if number % world != rank:
             continue

@@ -57,7 +57,8 @@ def save(
         identity=identity,
         layout=layout,
     )
-    return _together(lambda: _commit(context, record), rank=context.rank)
+    committed: CheckpointRecord = _together(lambda: _commit(context, record), rank=context.rank)
+    return committed
 
 
 def _commit(context: WorkerContext, record: CheckpointRecord) -> CheckpointRecord:

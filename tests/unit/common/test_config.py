@@ -47,7 +47,9 @@ def test_round_trip() -> None:
 
 
 def test_unknown_key_names_the_nearest_and_its_line() -> None:
-    assert problems(BASE + "  stepps: 3\n") == ["run.yaml:10: training.stepps: unknown key; did you mean training.steps?"]
+    assert problems(BASE + "  stepps: 3\n") == [
+        "run.yaml:10: training.stepps: unknown key; did you mean training.steps?"
+    ]
 
 
 def test_unknown_key_in_the_wrong_section() -> None:
@@ -62,13 +64,16 @@ def test_unknown_key_in_the_wrong_section() -> None:
         ('training.sequence="64"', '--set: training.sequence = "64": should be a valid integer'),
         ("training.steps=true", "--set: training.steps = true: should be a valid integer"),
         ("training.steps=0", "--set: training.steps = 0: should be greater than or equal to 1"),
-        ("training.global_batch=7", "--set: training.global_batch = 7: must be a multiple of training.microbatch (2), "),
+        (
+            "training.global_batch=7",
+            "--set: training.global_batch = 7: must be a multiple of training.microbatch (2), ",
+        ),
         ("training.sequence=4096", "--set: training.sequence = 4096: must not exceed model.max_positions (2048)"),
         ("training.layout.pp=8", "--set: training.layout.pp = 8: 8 stages need as many layers; the model has 4"),
         ("model.heads=3", "--set: model.heads = 3: must divide model.dim (128)"),
         ("model.kv_heads=3", "--set: model.kv_heads = 3: must divide model.heads (4)"),
         ("model.vocab=300", "--set: model.vocab = 300: must be at least tokenizer.vocab (4096)"),
-        ("training.precision=fp8", '--set: training.precision = "fp8": should be \'fp32\', \'bf16\' or \'fp64\''),
+        ("training.precision=fp8", "--set: training.precision = \"fp8\": should be 'fp32', 'bf16' or 'fp64'"),
         ("sharding.unit=5 MoB", '--set: sharding.unit = "5 MoB": should be a size such as 64MiB'),
         ("sharding.codec=zstd:99", '--set: sharding.codec = "zstd:99": has a form that is not allowed. Compression'),
         ("corpus=[]", "--set: corpus.urls: value should have at least 1 item"),
@@ -96,7 +101,7 @@ def test_layout_must_fit_the_processes() -> None:
 
 def test_a_pipeline_with_too_few_microbatches_is_refused() -> None:
     found = problems(BASE, "training.layout.pp=2", "training.global_batch=2")
-    assert "need at least 2 microbatches" in found[0]
+    assert "needs at least 2 microbatches" in found[0]
 
 
 @pytest.mark.parametrize(

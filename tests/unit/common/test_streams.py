@@ -88,5 +88,5 @@ def test_the_highest_generation_of_a_step_wins(storage: Storage) -> None:
 
 
 def test_an_event_that_is_not_in_the_table_is_a_bug(storage: Storage) -> None:
-    with EventLog(storage, generation=1, writer="a") as events, pytest.raises(KeyError, match="no.such.event"):
+    with EventLog(storage, generation=1, writer="a") as events, pytest.raises(KeyError, match=r"no\.such\.event"):
         events.emit("no.such.event")

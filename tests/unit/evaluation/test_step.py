@@ -25,7 +25,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
 from shardline.components.common.workers import Job, WorkerContext
 from shardline.components.evaluation import step
-from shardline.components.sharding import find
+from shardline.components.sharding import step as shard_step
 from shardline.components.training import step as training
 from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.whole import load_model
@@ -94,7 +94,7 @@ def train(root: Path, *overrides: str) -> None:
         drawn = np.random.default_rng(number).choice(words, 120)
         (corpus / f"{number:02d}.txt").write_text(" ".join(drawn) + "\n")
     config = config_at(root, *overrides)
-    find.run(config)
+    shard_step.run(config)
     training.run(config, agent=InThisProcess())
 
 
@@ -125,7 +125,7 @@ def named(config: RunConfig, name: str) -> list[dict[str, Any]]:
 def test_every_held_out_token_counts_once(fresh: Callable[..., RunConfig]) -> None:
     config = fresh()
     result = step.run(config, agent=InThisProcess())
-    data, run = find.find_dataset(config), run_storage(config)
+    data, run = shard_step.find_dataset(config), run_storage(config)
     record = catalog.current(run)
     assert record is not None
     model = load_model(run, record, config.model.shape(data.manifest.vocab))

@@ -119,6 +119,9 @@ def test_terminated_while_a_step_works_it_ends_in_order(start: Callable[[], Star
     out, err = started.process.communicate(timeout=60)
     assert (started.process.returncode, out) == (143, ""), err
     assert started.all_gone()
+    left = json.loads(started.run.read("errors/shard.json"))
+    assert left["exit_code"] == 143
+    assert "step.failed" in started.names()
     owner = json.loads(started.run.read("owner.json"))
     assert owner["released"]
 

@@ -15,7 +15,8 @@ from shardline.components.planning.layout import Layout, split_layers
 
 
 def config(*overrides: str) -> RunConfig:
-    text = "{version: 1, run: x, storage: /d, corpus: /c, training: {steps: 1, global_batch: 16, microbatch: 2, sequence: 64}}"
+    training = "{steps: 1, global_batch: 16, microbatch: 2, sequence: 64}"
+    text = f"{{version: 1, run: x, storage: /d, corpus: /c, training: {training}}}"
     return configs.parse(text, source="x", overrides=overrides).config
 
 
@@ -45,7 +46,9 @@ def test_ranks_and_looped_stages() -> None:
 def test_parameters_of_the_published_shapes() -> None:
     from dataclasses import replace
 
-    sizes = {name: replace(PRESETS[name], vocab=128_256).parameters for name in ("llama3-8b", "llama3-70b", "llama3-405b")}
+    sizes = {
+        name: replace(PRESETS[name], vocab=128_256).parameters for name in ("llama3-8b", "llama3-70b", "llama3-405b")
+    }
     # Hugging Face's model cards: 8.03, 70.6 and 405.9 billion (meta-llama/Llama-3.1-*).
     assert sizes == {"llama3-8b": 8_030_261_248, "llama3-70b": 70_553_706_496, "llama3-405b": 405_853_388_800}
 

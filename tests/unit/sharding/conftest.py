@@ -14,7 +14,7 @@ from hypothesis import settings
 from shardline.components.common.config import RunConfig, parse
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.dataset import Dataset
-from shardline.components.sharding.step import shard
+from shardline.components.sharding.making import shard
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None)

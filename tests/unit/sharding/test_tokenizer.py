@@ -53,8 +53,9 @@ def test_training_is_repeatable_and_smaller_texts_give_fewer_tokens() -> None:
 
 
 def test_text_that_spells_the_separator_is_text() -> None:
-    (ids,) = OURS.encode(["a<|end|>b"])
-    assert OURS.end_of_text not in ids.tolist() and OURS.decode(ids) == "a<|end|>b"
+    for text in ("a<|end|>b", "é<|end|>b"):
+        (ids,) = OURS.encode([text])
+        assert OURS.end_of_text not in ids.tolist() and OURS.decode(ids) == text
 
 
 def test_a_long_text_is_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

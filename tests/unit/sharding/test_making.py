@@ -18,8 +18,8 @@ from shardline.components.common.errors import EnvironmentLacking, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.heldout import drawn
+from shardline.components.sharding.making import Progress, dataset_key, shard
 from shardline.components.sharding.manifest import Manifest, folder
-from shardline.components.sharding.step import Progress, dataset_key, shard
 
 MakeConfig = Callable[..., RunConfig]
 Prose = Callable[[int, int], str]
@@ -89,7 +89,7 @@ def test_progress_covers_every_phase(corpus: Path, make_config: MakeConfig) -> N
 SCRIPT = """
 import sys
 from shardline.components.common.config import load
-from shardline.components.sharding.step import shard
+from shardline.components.sharding.making import shard
 if __name__ == "__main__":
     shard(load(sys.argv[1]).config, on_progress=lambda progress: print(progress.phase, progress.done, flush=True))
 """
@@ -221,7 +221,7 @@ def test_bad_files_are_counted_within_a_budget(corpus: Path, make_config: MakeCo
     assert skipped.first[0].startswith(f"{corpus}/binary.txt: holds zero bytes")
     with pytest.raises(UserError, match=r"binary\.txt: holds zero bytes.*set corpus\.bad_documents to skip"):
         shard(make_config(corpus, corpus__bad_documents="fail"))
-    with pytest.raises(UserError, match=r"1 documents, 1024 of \d+ bytes, cannot be used.*bad_budget \(0\.001\)"):
+    with pytest.raises(UserError, match=r"1 document\(s\), 1024 of \d+ bytes, cannot be used.*bad_budget \(0\.001\)"):
         shard(make_config(corpus, corpus__bad_budget=0.001))
 
 
@@ -235,7 +235,7 @@ def test_a_bad_line_is_named_by_its_number_also_by_a_worker(tmp_path: Path, make
 def test_a_corpus_of_one_document_says_what_to_do(tmp_path: Path, make_config: MakeConfig) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one small document\n")
-    with pytest.raises(UserError, match=r"corpus's 1 documents (are|falls).*(raise|lower) it") as caught:
+    with pytest.raises(UserError, match=r"corpus's 1 document\(s\) (are|falls).*(raise|lower) it") as caught:
         shard(make_config(path))
     assert caught.value.exit_code == 2
     manifest = shard(make_config(path, sharding__held_out=0))
