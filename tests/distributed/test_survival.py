@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def same_result(run: Storage, undisturbed: Storage) -> None:
 
 @pytest.fixture
 def config(root: Path, request: pytest.FixtureRequest) -> Iterator[RunConfig]:
-    name = request.node.name.replace("_", "-").replace("[", "-").replace("]", "")[5:50].strip("-")
+    name = re.sub("[^a-z0-9]+", "-", request.node.name)[5:50].strip("-")
     yield runs.make_config(root, run=name, steps=STEPS, overrides=OVERRIDES)
 
 
