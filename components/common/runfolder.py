@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,6 +80,20 @@ def write_status(run: Storage, *, phase: str, generation: int, step: int, **numb
     write_json(
         run, STATUS_FILE, {"phase": phase, "generation": generation, "step": step, "heartbeat": now(), **numbers}
     )
+
+
+class Throttle:
+    """Says when a status is due: at once, and then at most twice a second."""
+
+    def __init__(self, seconds: float = 0.5) -> None:
+        self._seconds = seconds
+        self._due = 0.0
+
+    def is_due(self) -> bool:
+        if time.monotonic() < self._due:
+            return False
+        self._due = time.monotonic() + self._seconds
+        return True
 
 
 def error_file(step: str) -> str:

@@ -6,12 +6,12 @@ Called by an agent in each process of a generation. It changes nothing but a fil
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 from shardline.components.common.events import EventLog
-from shardline.components.common.runfolder import read_config, write_json, write_status
+from shardline.components.common.runfolder import Throttle, read_config, write_json, write_status
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
@@ -43,12 +43,24 @@ def evaluate(context: WorkerContext, *, dataset: str, layout: dict[str, Any], ou
         if record is None:
             raise RuntimeError("the step starts no workers without a checkpoint")
         session.load(record)
-        if context.rank == 0:
-            write_status(context.run, phase="evaluate", generation=context.generation, step=0, total=held_out.blocks)
-        totals = session.evaluate(held_out)
+        totals = session.evaluate(held_out, on_blocks=_status_of(context, held_out.blocks))
     if context.rank == 0:
         context.lease.check()
         write_json(context.run, output, {**asdict(totals), "step": record.step, "generation": record.generation})
+
+
+def _status_of(context: WorkerContext, total: int) -> Callable[[int], None] | None:
+    """Keeps the run's status up to date, at most twice a second."""
+    if context.rank != 0:
+        return None
+    throttle = Throttle()
+
+    def report(done: int) -> None:
+        if throttle.is_due() or done == total:
+            write_status(context.run, phase="evaluate", generation=context.generation, step=done, total=total)
+
+    report(0)
+    return report
 
 
 @contextlib.contextmanager

@@ -54,12 +54,11 @@ class Choice:
         }
 
 
-def choose(config: RunConfig, *, world: int, vocab: int, device_memory: int | None = None) -> Choice:
+def choose(config: RunConfig, *, world: int, vocab: int) -> Choice:
     """The best layout for `world` processes under `training.layout`.
 
     Args:
         vocab: tokens of the tokenizer.
-        device_memory: bytes on each device; None does not limit.
 
     Raises:
         UserError: no layout fits, and why each was refused; or the model has no room for every token.
@@ -71,13 +70,14 @@ def choose(config: RunConfig, *, world: int, vocab: int, device_memory: int | No
             where="model.vocab",
             hint=f"leave it out, or set it to {vocab} or more",
         )
+    memory = config.resources.memory
     refused: dict[str, str] = {}
     candidates = []
     for layout in _allowed(training.layout, world=world, layers=shape.layers):
         problem = _problem(layout, shape=shape, training=training)
         if problem is None:
             candidate = Candidate(layout, estimate(shape, training=training, layout=layout))
-            if device_memory is None or candidate.estimate.memory <= _MEMORY_SHARE * device_memory:
+            if memory is None or candidate.estimate.memory <= _MEMORY_SHARE * memory:
                 candidates.append(candidate)
                 continue
             problem = f"needs {candidate.estimate.memory / 2**30:.1f} GiB on a device"

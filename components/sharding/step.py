@@ -6,19 +6,23 @@ samples are part of what it is.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import UserError
-from shardline.components.common.runfolder import DATASET_FILE, read_json, run_storage, write_json, write_status
+from shardline.components.common.runfolder import (
+    DATASET_FILE,
+    Throttle,
+    read_json,
+    run_storage,
+    write_json,
+    write_status,
+)
 from shardline.components.common.step import StepContext, stepping
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.making import OnProgress, Progress, dataset_key, shard
 from shardline.components.sharding.manifest import Manifest, folder
-
-_STATUS_SECONDS = 0.5
 
 
 def run(config: RunConfig, *, sources: dict[str, str] | None = None) -> dict[str, Any]:
@@ -76,13 +80,13 @@ def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepCon
 
 def _status_of(context: StepContext) -> OnProgress:
     """Keeps the run's status up to date, at most twice a second."""
-    due = 0.0
+    throttle = Throttle()
     phase = ""
 
     def report(progress: Progress) -> None:
-        nonlocal due, phase
-        if time.monotonic() >= due or progress.phase != phase or progress.done == progress.total:
-            due, phase = time.monotonic() + _STATUS_SECONDS, progress.phase
+        nonlocal phase
+        if throttle.is_due() or progress.phase != phase or progress.done == progress.total:
+            phase = progress.phase
             write_status(
                 context.run,
                 phase="shard",

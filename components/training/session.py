@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,8 +108,12 @@ class Session:
 
     # evaluation
 
-    def evaluate(self, split: Split) -> Totals:
-        """The loss over every block of `split`, each counted once. Collective; the same answer on every rank."""
+    def evaluate(self, split: Split, *, on_blocks: Callable[[int], None] | None = None) -> Totals:
+        """The loss over every block of `split`, each counted once. Collective; the same answer on every rank.
+
+        Args:
+            on_blocks: told now and then how many blocks are done, over all ranks.
+        """
         batches = held_out_batches(
             split,
             microbatch=self._config.training.microbatch,
@@ -117,11 +121,14 @@ class Session:
             dp_size=self.layout.dp,
         )
         nats = torch.zeros((), dtype=torch.float64, device=self.parts.device)
-        tokens = size = 0
+        tokens = size = done = 0
         for group in _groups(batches, self._rounds):
             nats += self._executor.evaluate(Inputs.of(group, device=self.parts.device))
             tokens += sum(int(batch.loss_mask.sum()) for batch in group)
             size += sum(int(batch.bytes.sum()) for batch in group)
+            done += len(group) * self._config.training.microbatch * self.layout.dp
+            if on_blocks:
+                on_blocks(min(done, split.blocks))
         counts = torch.tensor([tokens, size], device=self.parts.device)
         dist.all_reduce(counts, group=self.parts.dp_group)
         dist.all_reduce(nats)

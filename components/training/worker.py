@@ -14,7 +14,7 @@ from shardline.components.common.config import RunConfig
 from shardline.components.common.config.identity import identity_hash
 from shardline.components.common.errors import ShardlineError, UserError
 from shardline.components.common.events import EventLog
-from shardline.components.common.runfolder import read_config, write_status
+from shardline.components.common.runfolder import Throttle, read_config, write_status
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import StreamWriter
 from shardline.components.common.workers import WorkerContext
@@ -25,8 +25,6 @@ from shardline.components.sharding.loader import Loader
 from shardline.components.sharding.order import DataPolicy, SampleOrder
 from shardline.components.training.checkpoint import catalog, saving
 from shardline.components.training.session import Session, StepResult, open_session
-
-_STATUS_SECONDS = 0.5
 
 
 def train(context: WorkerContext, *, dataset: str, layout: dict[str, Any]) -> None:
@@ -142,7 +140,7 @@ class Recorder:
         self._generation = context.generation
         self._rank = context.rank
         self._dp_rank, self._dp = session.parts.dp_rank, session.layout.dp
-        self._status_due = 0.0
+        self._throttle = Throttle()
         self._rate = 0.0
         self._samples: StreamWriter | None = None
         self._metrics: StreamWriter | None = None
@@ -194,8 +192,7 @@ class Recorder:
                     "tokens_per_second": round(rate, 1),
                 },
             )
-        if self._metrics and (last or time.monotonic() >= self._status_due):
-            self._status_due = time.monotonic() + _STATUS_SECONDS
+        if self._metrics and (self._throttle.is_due() or last):
             left = (training.steps - step - 1) * result.tokens / self._rate
             write_status(
                 self.run,

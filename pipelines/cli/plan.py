@@ -1,4 +1,4 @@
-"""`shardline plan`: the planning step alone."""
+"""`shardline plan`: what would be chosen, without touching a run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from shardline.pipelines.cli.output import print_json, print_table
 
 
 def plan(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_json: AsJson = False) -> None:
-    """Choose the parallel layout and say why."""
+    """Show the parallel layout that training would take here, and why.
+
+    Nothing is written, so that any layout or number of processes can be asked about.
+    """
     loaded = read_config(config, overrides=overrides, root=root)
 
     from shardline.components.planning import step
-    from shardline.pipelines.cli.stepping import run_step
     from shardline.pipelines.summary import plain_rows
 
-    result = run_step("plan", loaded, lambda: step.run(loaded.config, sources=loaded.sources))
+    result = step.plan(loaded.config)
     print_json(result) if as_json else print_table(plain_rows(result))

@@ -53,11 +53,11 @@ LAYOUTS = {
 }
 
 
-def write_corpus(folder: Path) -> None:
+def write_corpus(folder: Path, *, documents: int = 60) -> None:
     """Documents of very different lengths, so that blocks are padded and hold several documents."""
     folder.mkdir()
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu"]
-    for number in range(60):
+    for number in range(documents):
         length = 5 + (number * 37) % 160
         text = " ".join(words[(number * number + 7 * place * (1 + number % 5)) % 12] for place in range(length))
         (folder / f"{number:03d}.txt").write_text(f"Document {number}. {text}\n", encoding="utf-8")

@@ -37,7 +37,9 @@ def clone(tmp_path: Path) -> Path:
 def make(clone: Path, python: str) -> tuple[int, list[str]]:
     command = ["make", "--no-print-directory", "run", f"PYTHON={python}"]
     # Run from `make test`, this make would take itself for a part of that one and say so.
-    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    }
     done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True)
     return done.returncode, [line for line in done.stderr.splitlines() if not line.startswith("make: ")]
 

@@ -42,7 +42,7 @@ def check_resume(before: RunConfig, now: RunConfig, *, sources: dict[str, str] |
         if role is Role.IDENTITY and value != was:
             rule = f"this run began with {json.dumps(was)}; set it back, or give the new run another name"
         elif role is Role.EXTENDABLE and value < was:
-            rule = f"this run began with {json.dumps(was)}; it may grow but not shrink"
+            rule = f"this run has {json.dumps(was)} already; it may grow but not shrink"
         else:
             continue
         place = _nearest(path, sources or {})

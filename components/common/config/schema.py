@@ -176,6 +176,8 @@ class Resources(Section):
     processes: int | Literal["auto"] = free("auto")
     """Training processes on this machine; `auto` is one a device, or two on a machine without."""
     device: Literal["auto", "cpu", "cuda"] = free("auto")
+    memory: Size | None = free(None)
+    """Memory of a device, such as 80GiB: no layout that needs more is chosen; null does not limit."""
 
 
 class Kubernetes(Section):

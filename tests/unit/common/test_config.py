@@ -151,7 +151,7 @@ def test_resume_refuses_another_identity_with_both_values() -> None:
         check_resume(load(), loaded.config, sources=loaded.sources)
     assert sorted(caught.value.problems) == [
         "--set: training.seed = 5: this run began with 0; set it back, or give the new run another name",
-        "--set: training.steps = 10: this run began with 20; it may grow but not shrink",
+        "--set: training.steps = 10: this run has 20 already; it may grow but not shrink",
     ]
     check_resume(load(), load(BASE, "training.steps=30", "training.layout.pp=2"))
 

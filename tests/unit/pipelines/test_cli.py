@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from shardline.components.common.config import load
-from tests.unit.pipelines.commands import SMALL, shardline, write
+from tests.commands import SMALL, shardline, write
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,59 +14,7 @@ import pytest
 
 from shardline.components.common.runfolder import read_config
 from shardline.components.common.storage import Storage
-from shardline.components.common.streams import read_all
-from tests.unit.pipelines.commands import COMMAND, SMALL, environment, shardline, write
-
-MARK = "SHARDLINE_TEST_MARK"
-
-
-def marked(mark: str) -> list[int]:
-    """The living processes that were started, at any depth, with `mark` in their environment."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-        except OSError:
-            continue  # it ended meanwhile, or is somebody else's
-    return found
-
-
-def eventually(condition: Callable[[], bool], *, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
-
-
-class Started:
-    """A `shardline run` in the background."""
-
-    def __init__(self, folder: Path) -> None:
-        self.mark = uuid.uuid4().hex
-        self.run = Storage(str(folder / "data" / "runs" / "small"))
-        self.process = subprocess.Popen(
-            [*COMMAND, "run", "config.yaml"],
-            cwd=folder,
-            env={**environment(), MARK: self.mark},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def names(self) -> list[str]:
-        return [record["name"] for record in read_all(self.run.at("events"))]
-
-    def wait_for(self, name: str, *, step: str) -> None:
-        def there() -> bool:
-            assert self.process.poll() is None, self.process.communicate()
-            records = read_all(self.run.at("events"))
-            return any(record["name"] == name and record["data"].get("step") == step for record in records)
-
-        eventually(there)
-
-    def all_gone(self) -> bool:
-        return not marked(self.mark)
+from tests.commands import SMALL, Started, eventually, marked, shardline, write
 
 
 @pytest.fixture

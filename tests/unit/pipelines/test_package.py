@@ -14,7 +14,7 @@ from shardline.components.common.config import Loaded, load, parse
 from shardline.components.common.errors import UserError
 from shardline.pipelines.package import compile_pipeline, parameter
 from shardline.pipelines.steps import STEPS
-from tests.unit.pipelines.commands import SMALL, shardline, write
+from tests.commands import SMALL, shardline, write
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "pipeline.yaml"

@@ -80,9 +80,14 @@ def test_the_choice(overrides: tuple[str, ...], world: int, expected: Layout) ->
 
 
 def test_a_device_that_is_too_small_is_named() -> None:
-    big = config("model.preset=llama3-8b", "training.precision=bf16")
+    big = ("model.preset=llama3-8b", "training.precision=bf16")
     with pytest.raises(UserError, match=r"needs \d+\.\d GiB on a device"):
-        choose(big, world=2, vocab=128_256, device_memory=40 << 30)
-    fits = choose(big, world=8, vocab=128_256, device_memory=40 << 30)
+        choose(config(*big, "resources.memory=40GiB"), world=2, vocab=128_256)
+    fits = choose(config(*big, "resources.memory=80GiB"), world=8, vocab=128_256)
     # 16 bytes a parameter over the shards is the floor of what the states take.
-    assert fits.estimate.memory > 16 * 8_030_261_248 // 8
+    assert 16 * 8_030_261_248 // 8 < fits.estimate.memory < 0.8 * 80 * 2**30
+
+
+def test_a_model_without_room_for_every_token_is_refused() -> None:
+    with pytest.raises(UserError, match="5000 is less than the tokenizer's 70001 tokens"):
+        choose(config("model.vocab=5000"), world=1, vocab=70_001)
