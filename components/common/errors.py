@@ -11,7 +11,8 @@ do (`hint`). Anything that is not a `ShardlineError` is a bug and is shown with 
     ├── DamagedData          5   a shard, an index, a manifest or a checkpoint is not what was written
     ├── Stopped            130   the user stopped it (143: SIGTERM)
     ├── PeerLost           175   another process of the run, or the storage, is gone: worth a retry
-    │   └── StorageLost    175
+    │   ├── StorageLost    175
+    │   └── Superseded     175   another process has taken the run over: this one may write no more
     └── DeviceFault        176   a device or its node is suspect
 """
 
@@ -97,6 +98,10 @@ class PeerLost(ShardlineError):
 
 
 class StorageLost(PeerLost):
+    pass
+
+
+class Superseded(PeerLost):
     pass
 
 

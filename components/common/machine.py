@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from shardline.components.common.config import RunConfig
+from shardline.components.common.errors import EnvironmentLacking
 
 #: Without a device, two processes are enough to show what a layout does and not too many for a laptop.
 _WITHOUT_DEVICES = 2
@@ -18,6 +19,22 @@ def devices() -> int:
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
     return len([path for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)])
+
+
+def device(config: RunConfig, *, world: int) -> str:
+    """What `world` processes on this machine compute on: "cuda" or "cpu".
+
+    Raises:
+        EnvironmentLacking: CUDA devices are asked for, and there are fewer than processes.
+    """
+    wanted, there = config.resources.device, devices()
+    if wanted == "cuda" and there < world:
+        raise EnvironmentLacking(
+            f"{world} training processes need a CUDA device each; this machine has {there}",
+            where="resources.device",
+            hint="set resources.processes to what there is, or resources.device to cpu",
+        )
+    return "cuda" if wanted != "cpu" and there >= world else "cpu"
 
 
 def processes(config: RunConfig) -> int:

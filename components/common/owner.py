@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shardline.components.common.errors import PeerLost, ShardlineError, UserError
+from shardline.components.common.errors import DamagedData, ShardlineError, Superseded, UserError
 from shardline.components.common.processes import start_time
 from shardline.components.common.storage import Storage
 
 OWNER_FILE = "owner.json"
 FENCE_VARIABLE = "SHARDLINE_FENCE"
 LEASE_SECONDS = 30.0
+_POLL_SECONDS = 0.2
 
 
 class Lease:
@@ -39,10 +40,10 @@ class Lease:
         self._renewer: threading.Thread | None = None
 
     def check(self) -> None:
-        """Raises PeerLost when another process has taken the run over."""
+        """Raises Superseded when another process has taken the run over."""
         record = _read(self._run)
         if record is None or record["fence"] != self.fence:
-            raise PeerLost("another process has taken this run over", where=self._run.url_of(OWNER_FILE))
+            raise self._superseded()
 
     def next_generation(self) -> int:
         """The number of a new generation, higher than any before in this run."""
@@ -69,29 +70,38 @@ class Lease:
         while not self._ended.wait(LEASE_SECONDS / 4):
             try:
                 self._update(lambda record: record.update(renewed=time.time()))
-            except PeerLost:
-                return  # lost: `check` tells whoever wants to commit
+            except Superseded:
+                return  # `check` tells whoever wants to commit
+            except ShardlineError:
+                continue  # storage that fails for a moment: the next beat tries again
 
     def _update(self, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         while True:
             old = _raw(self._run)
-            record = json.loads(old) if old else {"fence": -1}
-            if record["fence"] != self.fence:
-                raise PeerLost("another process has taken this run over", where=self._run.url_of(OWNER_FILE))
+            record = _parse(self._run, old)
+            if record is None or record["fence"] != self.fence:
+                raise self._superseded()
             change(record)
             if self._run.swap(OWNER_FILE, old, _encode(record)):
                 return dict(record)
+
+    def _superseded(self) -> Superseded:
+        return Superseded("another process has taken this run over", where=self._run.url_of(OWNER_FILE))
 
 
 @contextlib.contextmanager
 def hold(run: Storage, *, wait: float = 0.0) -> Iterator[Lease]:
     """Hold the lease of the run folder `run` for the length of the block.
 
+    An owner that was killed on this machine is seen as gone at once, one elsewhere after a lease without a beat.
+
     Args:
         wait: seconds to wait for a live owner to end.
 
     Raises:
         UserError: another live process owns the run.
+        Superseded: this process works under a lease that another one has taken over.
+        DamagedData: the owner's record is not what was written.
     """
     lent = os.environ.get(FENCE_VARIABLE)
     if lent is not None:
@@ -113,42 +123,59 @@ def owner(run: Storage) -> dict[str, Any] | None:
     if record is None:
         return None
     holder = record["holder"]
-    return {"pid": holder["pid"], "host": holder["host"], "fence": record["fence"], "alive": not _is_over(record)}
+    recent = time.time() - record["renewed"] <= record["lease_seconds"]
+    alive = not record["released"] and not _is_dead(holder) and (_is_visible(holder) or recent)
+    return {"pid": holder["pid"], "host": holder["host"], "fence": record["fence"], "alive": alive}
 
 
 def _acquire(run: Storage, *, deadline: float) -> Lease:
+    seen: bytes | None = None
+    moved, since = False, time.monotonic()
     while True:
         old = _raw(run)
-        before = json.loads(old) if old else None
-        if before is None or _is_over(before):
-            fence = before["fence"] + 1 if before else 1
-            record = {
-                "fence": fence,
-                "generation": before["generation"] if before else 0,
-                "holder": _this_process(),
-                "renewed": time.time(),
-                "lease_seconds": LEASE_SECONDS,
-                "released": False,
-            }
+        before = _parse(run, old)
+        if old != seen:
+            moved, seen, since = seen is not None, old, time.monotonic()
+        # Nobody's clock is asked: a holder that can't be seen from here is gone when its record has stood still for
+        # the length of a lease.
+        still = time.monotonic() - since
+        if before is None or before["released"] or _is_dead(before["holder"]) or still > before["lease_seconds"]:
+            record = _new_record(run, before)
             if run.swap(OWNER_FILE, old, _encode(record)):
-                return Lease(run, fence=fence, lent=False)
-        elif time.monotonic() >= deadline:
+                return Lease(run, fence=record["fence"], lent=False)
+        elif time.monotonic() >= deadline and (_is_visible(before["holder"]) or moved):
             holder = before["holder"]
             raise UserError(
                 f"this run is being written by process {holder['pid']} on {holder['host']}",
                 where=run.url,
                 hint="wait for it, stop it, or give the new run another name",
             )
-        time.sleep(0.2)
+        time.sleep(_POLL_SECONDS)
 
 
-def _is_over(record: dict[str, Any]) -> bool:
-    if record["released"] or time.time() - record["renewed"] > record["lease_seconds"]:
-        return True
-    holder = record["holder"]
+def _new_record(run: Storage, before: dict[str, Any] | None) -> dict[str, Any]:
+    if before is None:
+        # Somebody may have removed the file: numbers that are taken must not be given again.
+        taken = [int(name[:6]) for name in run.names("events") if name[:6].isdigit()]
+        before = {"fence": max(taken, default=0), "generation": max(taken, default=0)}
+    return {
+        "fence": before["fence"] + 1,
+        "generation": before["generation"],
+        "holder": _this_process(),
+        "renewed": time.time(),
+        "lease_seconds": LEASE_SECONDS,
+        "released": False,
+    }
+
+
+def _is_visible(holder: dict[str, Any]) -> bool:
+    """Whether the process ids of `holder`'s machine and namespace are those of this process."""
     here = _this_process()
-    visible = holder["host"] == here["host"] and holder["namespace"] == here["namespace"]
-    return bool(visible and start_time(holder["pid"]) != holder["started"])
+    return bool(holder["host"] == here["host"] and holder["namespace"] == here["namespace"])
+
+
+def _is_dead(holder: dict[str, Any]) -> bool:
+    return _is_visible(holder) and start_time(holder["pid"]) != holder["started"]
 
 
 def _this_process() -> dict[str, Any]:
@@ -170,8 +197,23 @@ def _raw(run: Storage) -> bytes | None:
 
 
 def _read(run: Storage) -> dict[str, Any] | None:
-    data = _raw(run)
-    return None if data is None else dict(json.loads(data))
+    return _parse(run, _raw(run))
+
+
+def _parse(run: Storage, data: bytes | None) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    try:
+        record = json.loads(data)
+        if set(record) >= {"fence", "generation", "holder", "renewed", "lease_seconds", "released"}:
+            return dict(record)
+    except (ValueError, TypeError):
+        pass
+    raise DamagedData(
+        "is not what was written",
+        where=run.url_of(OWNER_FILE),
+        hint="delete it, once no process writes this run any more",
+    )
 
 
 def _encode(record: dict[str, Any]) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from shardline.components.common.config import RunConfig
 from shardline.components.common.config.identity import check_resume
 from shardline.components.common.errors import ShardlineError, UserError, to_record
 from shardline.components.common.storage import Storage
-from shardline.components.common.streams import jsonable, now
+from shardline.components.common.streams import jsonable
 
 CONFIG_FILE = "config.yaml"
 STATUS_FILE = "status.json"
@@ -49,18 +48,32 @@ def read_config(run: Storage) -> RunConfig:
 def adopt_config(run: Storage, config: RunConfig, *, sources: dict[str, str] | None = None) -> bool:
     """Write `config` into the run folder; True when the run had begun before.
 
+    Where the config leaves the end of the learning rate's decay open, it is the number of steps that the run began
+    with: to extend a run must not bend the curve that it is on.
+
     Raises:
         ConfigError: the run began under another identity.
     """
+    begun = run.exists(CONFIG_FILE)
+    before = read_config(run) if begun else config
+    schedule = before.training.schedule
+    config = _with_decay_steps(config, default=schedule.decay_steps or before.training.steps)
     text = configs.dump(config).encode()
-    if not run.exists(CONFIG_FILE):
-        run.write(CONFIG_FILE, text)
-        return False
-    check_resume(read_config(run), config, sources=sources)
-    if run.read(CONFIG_FILE) != text:
+    if begun:
+        check_resume(before, config, sources=sources)
+        if run.read(CONFIG_FILE) == text:
+            return True
         run.delete(DONE_FILE)  # what was done was another config's
-        run.write(CONFIG_FILE, text)
-    return True
+    run.write(CONFIG_FILE, text)
+    return begun
+
+
+def _with_decay_steps(config: RunConfig, *, default: int) -> RunConfig:
+    """`config` with `training.schedule.decay_steps` filled in where it is open."""
+    schedule = config.training.schedule
+    schedule = schedule.model_copy(update={"decay_steps": schedule.decay_steps or default})
+    training = config.training.model_copy(update={"schedule": schedule})
+    return config.model_copy(update={"training": training})
 
 
 def write_json(run: Storage, path: str, value: Any) -> None:
@@ -73,27 +86,6 @@ def read_json(run: Storage, path: str) -> Any:
         return json.loads(run.read(path))
     except FileNotFoundError:
         return None
-
-
-def write_status(run: Storage, *, phase: str, generation: int, step: int, **numbers: Any) -> None:
-    """Say how far the run is: `phase` is the pipeline step, `step` the optimizer step or what the phase counts in."""
-    write_json(
-        run, STATUS_FILE, {"phase": phase, "generation": generation, "step": step, "heartbeat": now(), **numbers}
-    )
-
-
-class Throttle:
-    """Says when a status is due: at once, and then at most twice a second."""
-
-    def __init__(self, seconds: float = 0.5) -> None:
-        self._seconds = seconds
-        self._due = 0.0
-
-    def is_due(self) -> bool:
-        if time.monotonic() < self._due:
-            return False
-        self._due = time.monotonic() + self._seconds
-        return True
 
 
 def error_file(step: str) -> str:

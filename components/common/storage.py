@@ -180,7 +180,10 @@ class Storage:
             remote.close()
 
     def create(self, path: str, data: bytes) -> bool:
-        """Put `data` at `path` unless something is there; says whether it did."""
+        """Put `data` at `path` unless something is there; says whether it did.
+
+        On a store at the other end of a network, where an answer can get lost, True means that `data` is there now.
+        """
         full = self._full(path)
         with _explained(self.url_of(path)):
             if self.is_local:
@@ -195,7 +198,8 @@ class Storage:
             try:
                 self._fs.pipe_file(full, data, mode="create")
             except FileExistsError:
-                return False
+                # A client that got no answer asks again, and then meets what it has put there itself.
+                return self.read(path) == data
             return True
 
     def swap(self, path: str, old: bytes | None, new: bytes) -> bool:

@@ -7,6 +7,7 @@ version), `seq`, `time` (RFC 3339, UTC), `generation`, `rank`, `name`, `data` an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -54,7 +55,9 @@ class StreamWriter:
         self._lines: list[str] = []
         self._sequence = 0
         self._segment = self._first_free_segment()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the lines; never held while storage works, so that `append` doesn't wait
+        self._putting = threading.Lock()
+        self._wake = threading.Event()
         self._ended = threading.Event()
         self._flusher = threading.Thread(
             target=self._flush_by_time, args=(flush_seconds,), name=f"flush-{writer}", daemon=True
@@ -82,14 +85,32 @@ class StreamWriter:
             self._lines.append(json.dumps(line, ensure_ascii=False))
             self._sequence += 1
             if len(self._lines) >= _SEGMENT_LINES:
-                self._try_put()
+                self._wake.set()
 
     def flush(self) -> None:
-        with self._lock:
-            self._put()
+        """Put out what is in memory.
+
+        Raises:
+            ShardlineError: storage failed; the lines stay in memory.
+        """
+        with self._putting:
+            with self._lock:
+                lines, self._lines = self._lines, []
+            if not lines:
+                return
+            segment = "".join(f"{line}\n" for line in lines).encode()
+            try:
+                while not self._storage.create(f"{self._prefix}{self._segment:06d}.jsonl", segment):
+                    self._segment += 1
+            except BaseException:
+                with self._lock:
+                    self._lines = lines + self._lines
+                raise
+            self._segment += 1
 
     def close(self) -> None:
         self._ended.set()
+        self._wake.set()
         self._flusher.join()
         self.flush()
 
@@ -100,24 +121,11 @@ class StreamWriter:
         self.close()
 
     def _flush_by_time(self, seconds: float) -> None:
-        while not self._ended.wait(seconds):
-            with self._lock:
-                self._try_put()
-
-    def _try_put(self) -> None:
-        try:
-            self._put()
-        except ShardlineError:
-            return  # kept in memory; whoever calls flush or close next gets the error
-
-    def _put(self) -> None:
-        if not self._lines:
-            return
-        segment = "".join(f"{line}\n" for line in self._lines).encode()
-        while not self._storage.create(f"{self._prefix}{self._segment:06d}.jsonl", segment):
-            self._segment += 1
-        self._segment += 1
-        self._lines.clear()
+        while not self._ended.is_set():
+            self._wake.wait(seconds)
+            self._wake.clear()
+            with contextlib.suppress(ShardlineError):
+                self.flush()
 
 
 class StreamReader:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from shardline.components.common.errors import (
@@ -18,6 +19,7 @@ from shardline.components.common.errors import (
     PeerLost,
     RecordedError,
     ShardlineError,
+    UserError,
     to_record,
 )
 from shardline.components.common.runfolder import read_json, write_json
@@ -40,6 +42,12 @@ def classify(error: BaseException) -> BaseException:
     """`error` as a `ShardlineError` where it is about a peer or a device; itself otherwise."""
     if isinstance(error, ShardlineError):
         return error
+    if isinstance(error, torch.OutOfMemoryError):
+        return UserError(
+            f"a device has too little memory: {str(error).splitlines()[0]}",
+            where="training",
+            hint="lower training.microbatch, or give training.layout more dp_shard or pp",
+        )
     text = str(error).lower()
     if isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and any(sign in text for sign in _PEER_GONE)

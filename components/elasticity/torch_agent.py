@@ -19,6 +19,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from shardline.components.common.errors import Stopped
 from shardline.components.common.events import EventLog
 from shardline.components.common.owner import Lease
+from shardline.components.common.processes import child_environment
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import Job
 from shardline.components.elasticity.failures import as_error, cause_of, is_final
@@ -51,7 +52,10 @@ class TorchElasticAgent:
             max_restarts=self._max_restarts,
             monitor_interval=_MONITOR_SECONDS,
         )
-        logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
+        # What there is to say of a failure is in the error that is raised.
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+        # torch hands this environment on: a worker whose agent died before it could look knows whom to look for.
+        os.environ.update(child_environment())
         agent = _Agent(spec, job=job, run=run, lease=lease, events=events, timeout=self._timeout)
         try:
             result = agent.run(job.name)
@@ -90,6 +94,7 @@ class _Agent(LocalElasticAgent):
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         self._stop_workers(worker_group)
+        self._lease.check()
         cause = cause_of(self._run, generation=self.generation)
         if is_final(cause):
             raise as_error(cause, exit_codes={})

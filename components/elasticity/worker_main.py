@@ -17,19 +17,20 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-import torch
-from torch.distributed import PrefixStore, TCPStore
-
 from shardline.components.common.errors import ShardlineError, exit_code_of
 from shardline.components.common.processes import die_with_parent, raise_on_signals
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
-from shardline.components.elasticity.failures import classify, leave_record
 
 
 def main(description: str) -> int:
+    # Before torch is imported, which takes seconds: an agent that dies meanwhile must not leave this process behind.
     die_with_parent()
     raise_on_signals()
+    import torch
+
+    from shardline.components.elasticity.failures import classify, leave_record
+
     job = json.loads(description)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(job["threads"])
@@ -50,6 +51,8 @@ def main(description: str) -> int:
 
 
 def _context(job: dict[str, object], *, run: Storage, rank: int) -> WorkerContext:
+    from torch.distributed import PrefixStore, TCPStore
+
     generation, timeout = int(str(job["generation"])), timedelta(seconds=int(str(job["timeout"])))
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return WorkerContext(

@@ -11,6 +11,7 @@ from typing import Any
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import DamagedData, UserError
+from shardline.components.common.machine import device
 from shardline.components.common.runfolder import read_json, write_json
 from shardline.components.common.step import StepContext, stepping
 from shardline.components.common.streams import jsonable, now
@@ -25,7 +26,7 @@ from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
 from shardline.components.training.checkpoint.whole import load_model
 from shardline.components.training.model import Transformer
-from shardline.components.training.session import device_of
+from shardline.components.training.session import torch_device
 
 ENTRY = "shardline.components.evaluation.worker:evaluate"
 MODEL_FOLDER = "model"
@@ -88,7 +89,9 @@ class _Subject:
     @cached_property
     def _model(self) -> Transformer:
         shape = self._config.model.shape(self._data.manifest.vocab)
-        return load_model(self._context.run, self._record, shape).to(device_of(self._config, local_rank=0))
+        return load_model(self._context.run, self._record, shape).to(
+            torch_device(device(self._config, world=1), local_rank=0)
+        )
 
     def is_result(self, found: dict[str, Any] | None) -> bool:
         """Whether `found` is the result for this checkpoint, on this data, under these settings."""
@@ -130,7 +133,8 @@ class _Subject:
 
         def arguments(generation: int, world: int) -> dict[str, Any]:
             choice = choose(self._config, world=world, vocab=manifest.vocab)
-            return {"dataset": manifest.key, "layout": choice.layout.to_json(), "output": output}
+            where = device(self._config, world=world)
+            return {"dataset": manifest.key, "layout": choice.layout.to_json(), "device": where, "output": output}
 
         job = Job(name="evaluate", entry=ENTRY, arguments=arguments)
         agent.run(job, run=run, lease=self._context.lease, events=self._context.events)

@@ -11,7 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from shardline.components.common.events import EventLog
-from shardline.components.common.runfolder import Throttle, read_config, write_json, write_status
+from shardline.components.common.runfolder import read_config, write_json
+from shardline.components.common.status import StatusWriter
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
@@ -20,12 +21,13 @@ from shardline.components.training.checkpoint import saving
 from shardline.components.training.session import open_session
 
 
-def evaluate(context: WorkerContext, *, dataset: str, layout: dict[str, Any], output: str) -> None:
+def evaluate(context: WorkerContext, *, dataset: str, layout: dict[str, Any], device: str, output: str) -> None:
     """Evaluate the newest sound checkpoint as rank `context.rank`.
 
     Args:
         dataset: the data set's key under the storage root.
         layout: a `Layout` as JSON, the same on every rank.
+        device: "cpu" or "cuda".
         output: where in the run folder rank 0 puts `nats`, `tokens` and `bytes`, with the `step` and `generation` of
             the checkpoint.
 
@@ -37,30 +39,33 @@ def evaluate(context: WorkerContext, *, dataset: str, layout: dict[str, Any], ou
     held_out = data.split("held_out")
     with (
         _rank_zero_events(context) as events,
-        open_session(context, config=config, layout=Layout.from_json(layout), vocab=data.manifest.vocab) as session,
+        open_session(
+            context, config=config, layout=Layout.from_json(layout), vocab=data.manifest.vocab, device=device
+        ) as session,
     ):
         record = saving.newest_sound(context, events=events)
         if record is None:
             raise RuntimeError("the step starts no workers without a checkpoint")
         session.load(record)
-        totals = session.evaluate(held_out, on_blocks=_status_of(context, held_out.blocks))
+        with _reporting(context, held_out.blocks) as report:
+            totals = session.evaluate(held_out, on_blocks=report)
     if context.rank == 0:
         context.lease.check()
         write_json(context.run, output, {**asdict(totals), "step": record.step, "generation": record.generation})
 
 
-def _status_of(context: WorkerContext, total: int) -> Callable[[int], None] | None:
-    """Keeps the run's status up to date, at most twice a second."""
+@contextlib.contextmanager
+def _reporting(context: WorkerContext, total: int) -> Iterator[Callable[[int], None] | None]:
     if context.rank != 0:
-        return None
-    throttle = Throttle()
+        yield None
+        return
+    with StatusWriter(context.run, phase="evaluate", generation=context.generation, lease=context.lease) as status:
 
-    def report(done: int) -> None:
-        if throttle.is_due() or done == total:
-            write_status(context.run, phase="evaluate", generation=context.generation, step=done, total=total)
+        def report(done: int) -> None:
+            status.set(step=done, total=total)
 
-    report(0)
-    return report
+        report(0)
+        yield report
 
 
 @contextlib.contextmanager

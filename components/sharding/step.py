@@ -10,16 +10,11 @@ from typing import Any
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import UserError
-from shardline.components.common.runfolder import (
-    DATASET_FILE,
-    Throttle,
-    read_json,
-    run_storage,
-    write_json,
-    write_status,
-)
+from shardline.components.common.runfolder import DATASET_FILE, read_json, run_storage, write_json
+from shardline.components.common.status import StatusWriter
 from shardline.components.common.step import StepContext, stepping
 from shardline.components.common.storage import Storage
+from shardline.components.sharding.corpus import list_files
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.making import OnProgress, Progress, dataset_key, shard
 from shardline.components.sharding.manifest import Manifest, folder
@@ -64,38 +59,36 @@ def find_dataset(config: RunConfig) -> Dataset:
 def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepContext) -> Manifest:
     try:
         key = dataset_key(config)
-    except UserError:
-        # The corpus may be gone by now: a run that has its data set does not need it any more.
+    except UserError as error:
         if pinned is None:
             raise
-        return Dataset.open(Storage(config.storage), pinned["key"]).manifest
+        return _kept(config, pinned, context, reason=f"the corpus is not there any more ({error})")
     if pinned is not None and key != pinned["key"]:
-        raise UserError(
-            "the corpus is not the one that this run began with",
-            where=", ".join(config.corpus.urls),
-            hint="bring the old files back, or give the new run another name",
-        )
-    return shard(config, on_progress=_status_of(context))
-
-
-def _status_of(context: StepContext) -> OnProgress:
-    """Keeps the run's status up to date, at most twice a second."""
-    throttle = Throttle()
-    phase = ""
-
-    def report(progress: Progress) -> None:
-        nonlocal phase
-        if throttle.is_due() or progress.phase != phase or progress.done == progress.total:
-            phase = progress.phase
-            write_status(
-                context.run,
-                phase="shard",
-                generation=context.generation,
-                step=progress.done,
-                total=progress.total,
-                bytes=progress.bytes,
-                activity=progress.phase,
+        if not _only_touched(config, pinned):
+            raise UserError(
+                "the corpus is not the one that this run began with",
+                where=", ".join(config.corpus.urls),
+                hint="bring the old files back, or give the new run another name",
             )
+        return _kept(config, pinned, context, reason="the corpus has the same files and sizes with other time stamps")
+    with StatusWriter(context.run, phase="shard", generation=context.generation, lease=context.lease) as status:
+        return shard(config, on_progress=_reporting(status))
+
+
+def _kept(config: RunConfig, pinned: dict[str, Any], context: StepContext, *, reason: str) -> Manifest:
+    """The data set that the run has: it needs no corpus to go on."""
+    context.events.emit("sharding.skipped", {"key": pinned["key"]}, reason=reason)
+    return Dataset.open(Storage(config.storage), pinned["key"]).manifest
+
+
+def _only_touched(config: RunConfig, pinned: dict[str, Any]) -> bool:
+    before = [(file["url"], file["size"]) for file in Dataset.open(Storage(config.storage), pinned["key"]).files()]
+    return before == [(file.url, file.size) for file in list_files(config.corpus)]
+
+
+def _reporting(status: StatusWriter) -> OnProgress:
+    def report(progress: Progress) -> None:
+        status.set(step=progress.done, total=progress.total, bytes=progress.bytes, activity=progress.phase)
 
     return report
 

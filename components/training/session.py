@@ -18,7 +18,7 @@ from torch import Tensor
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.identity import identity_hash
-from shardline.components.common.errors import UserError
+from shardline.components.common.errors import EnvironmentLacking, UserError
 from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.batch import Batch, absent
@@ -86,7 +86,7 @@ class Session:
         tokens = max(1, self._count_tokens(batches))
         loss = self._executor.train(inputs, tokens=tokens)
         norm = clip_gradients(self._parameters, limit=training.optimizer.clip, pp_group=self.parts.pp_group)
-        # The one wait for the device in a step: what is not finite must not reach the weights.
+        # With the count of tokens the one wait for the device in a step: what is not finite must not reach the weights.
         dist.all_reduce(loss)
         total, gradient_norm = float(loss), float(norm)
         if not (math.isfinite(total) and math.isfinite(gradient_norm)):
@@ -169,15 +169,18 @@ class Session:
 
 
 @contextlib.contextmanager
-def open_session(context: WorkerContext, *, config: RunConfig, layout: Layout, vocab: int) -> Iterator[Session]:
+def open_session(
+    context: WorkerContext, *, config: RunConfig, layout: Layout, vocab: int, device: str
+) -> Iterator[Session]:
     """Join the generation's process group, lay the model out, and leave it all at the end.
 
     Args:
         vocab: tokens of the data set's tokenizer.
+        device: "cpu" or "cuda".
     """
-    device = device_of(config, local_rank=context.local_rank)
+    local_device = torch_device(device, local_rank=context.local_rank)
     dist.init_process_group(
-        backend="nccl" if device.type == "cuda" else "gloo",
+        backend="nccl" if device == "cuda" else "gloo",
         store=context.store,
         rank=context.rank,
         world_size=context.world,
@@ -188,7 +191,7 @@ def open_session(context: WorkerContext, *, config: RunConfig, layout: Layout, v
             config.model.shape(vocab),
             layout=layout,
             rank=context.rank,
-            device=device,
+            device=local_device,
             precision=config.training.precision,
             seed=config.training.seed,
         )
@@ -197,14 +200,22 @@ def open_session(context: WorkerContext, *, config: RunConfig, layout: Layout, v
         dist.destroy_process_group()
 
 
-def device_of(config: RunConfig, *, local_rank: int) -> torch.device:
-    """The device of the worker with `local_rank` on this machine."""
-    wanted = config.resources.device
-    if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()):
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-        return device
-    return torch.device("cpu")
+def torch_device(kind: str, *, local_rank: int) -> torch.device:
+    """The device of the worker with `local_rank` on this machine.
+
+    Raises:
+        EnvironmentLacking: it is a CUDA device, and torch cannot use it.
+    """
+    if kind == "cpu":
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise EnvironmentLacking(
+            f"torch sees {torch.cuda.device_count()} CUDA devices on this machine, and needs number {local_rank}",
+            where="resources.device",
+            hint="install a driver that fits this torch, or set it to cpu",
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
 
 
 def _groups(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:

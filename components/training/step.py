@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardline.components.common.config import RunConfig
+from shardline.components.common.machine import device
 from shardline.components.common.step import stepping
 from shardline.components.common.workers import Agent, Job
 from shardline.components.planning.choose import choose
@@ -32,8 +33,10 @@ def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = Non
 
             def arguments(generation: int, world: int) -> dict[str, Any]:
                 choice = choose(config, world=world, vocab=data.manifest.vocab)
-                context.events.emit("layout.chosen", {"for": generation, **choice.to_json()}, reason=choice.reason)
-                return {"dataset": data.manifest.key, "layout": choice.layout.to_json()}
+                where = device(config, world=world)
+                told = {"for": generation, "device": where, **choice.to_json()}
+                context.events.emit("layout.chosen", told, reason=choice.reason)
+                return {"dataset": data.manifest.key, "layout": choice.layout.to_json(), "device": where}
 
             job = Job(name="train", entry=ENTRY, arguments=arguments)
             agent.run(job, run=context.run, lease=context.lease, events=context.events)

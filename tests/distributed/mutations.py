@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
 
 from shardline.components.common.workers import WorkerContext
-from shardline.components.sharding import loader
+from shardline.components.sharding import loader, order
 from shardline.components.training import executor, session, worker
 
-MISTAKES = ("gradient scaled by dp", "one sample swapped", "one mask dropped", "clip per stage", "one moment lost")
+#: Global sample indices, of steps 2 and 3 with 16 samples a step; microbatches 1 and 2 of their steps.
+SWAPPED = (35, 52)
 
 
 def train(context: WorkerContext, *, mistake: str, **arguments: Any) -> None:
@@ -37,10 +39,21 @@ def _gradient_scaled(context: WorkerContext) -> None:
     session.clip_gradients = scaled
 
 
-def _sample_swapped(context: WorkerContext) -> None:
+def _samples_swapped(context: WorkerContext) -> None:
+    original = order.SampleOrder.blocks_of
+    first, second = SWAPPED
+
+    def swapped(self: Any, samples: Any) -> Any:
+        exchanged = np.where(samples == first, second, np.where(samples == second, first, samples))
+        return original(self, exchanged)
+
+    order.SampleOrder.blocks_of = swapped  # type: ignore[method-assign]
+
+
+def _sample_corrupted(context: WorkerContext) -> None:
     original = loader.Loader.__next__
 
-    def swapped(self: Any) -> Any:
+    def corrupted(self: Any) -> Any:
         batches = original(self)
         if self.position == 3 * self._global_batch and context.rank == context.world - 1:
             tokens = batches[0].tokens.copy()
@@ -48,7 +61,7 @@ def _sample_swapped(context: WorkerContext) -> None:
             batches[0] = replace(batches[0], tokens=tokens)
         return batches
 
-    loader.Loader.__next__ = swapped  # type: ignore[method-assign]
+    loader.Loader.__next__ = corrupted  # type: ignore[method-assign]
 
 
 def _mask_dropped(context: WorkerContext) -> None:
@@ -85,7 +98,8 @@ def _moment_lost(context: WorkerContext) -> None:
 
 _MISTAKES: dict[str, Any] = {
     "gradient scaled by dp": (_gradient_scaled, [(session, "clip_gradients")]),
-    "one sample swapped": (_sample_swapped, [(loader.Loader, "__next__")]),
+    "two samples swapped across steps": (_samples_swapped, [(order.SampleOrder, "blocks_of")]),
+    "one sample corrupted": (_sample_corrupted, [(loader.Loader, "__next__")]),
     "one mask dropped": (_mask_dropped, [(executor.Inputs, "of")]),
     "clip per stage": (_clip_per_stage, [(session, "clip_gradients")]),
     "one moment lost": (_moment_lost, [(session.Session, "load")]),

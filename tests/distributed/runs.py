@@ -88,6 +88,7 @@ def train(config: RunConfig, layout: Layout, *, dataset: str, entry: str = TRAIN
             fence=lease.fence,
             dataset=dataset,
             layout=layout.to_json(),
+            device="cpu",
             **arguments,
         )
     return run

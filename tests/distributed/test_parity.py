@@ -99,7 +99,7 @@ def test_a_run_goes_on_under_another_layout(world: World, before: str, after: st
     ("mistake", "name"),
     [
         ("gradient scaled by dp", "two shards"),
-        ("one sample swapped", "three shards, eight microbatches"),
+        ("one sample corrupted", "three shards, eight microbatches"),
         ("one mask dropped", "two stages"),
         ("clip per stage", "two stages"),
     ],
@@ -107,6 +107,16 @@ def test_a_run_goes_on_under_another_layout(world: World, before: str, after: st
 def test_a_mistake_is_noticed(world: World, mistake: str, name: str) -> None:
     run = world.run(slug(mistake), LAYOUTS[name], entry=MUTANT, mistake=mistake)
     assert furthest(losses(run), losses(world.reference)) > 1e-9
+
+
+def test_a_mistake_in_the_order_is_noticed_by_loss_and_by_samples(world: World) -> None:
+    run = world.run(
+        "swap-across-steps", LAYOUTS["two shards"], entry=MUTANT, mistake="two samples swapped across steps"
+    )
+    assert furthest(losses(run), losses(world.reference)) > 1e-9
+    found, expected = samples(run), samples(world.reference)
+    assert [step for step in expected if found[step] != expected[step]] == [2, 3]
+    assert sorted(found[2] + found[3]) == sorted(expected[2] + expected[3]), "not a swap: other samples were used"
 
 
 def test_a_lost_moment_is_noticed_on_resume(world: World) -> None:

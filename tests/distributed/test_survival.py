@@ -120,12 +120,14 @@ def test_a_killed_worker_is_replaced(root: Path, config: RunConfig, undisturbed:
     assert nobody_left(run)
 
 
-@pytest.mark.parametrize("moment", ["first steps", "checkpoint"])
+@pytest.mark.parametrize("moment", ["first process", "first steps", "checkpoint"])
 def test_a_killed_run_goes_on_where_it_was(root: Path, config: RunConfig, undisturbed: Storage, moment: str) -> None:
     run = run_storage(config)
     shard(config)
     with start_training(root, config) as process:
-        if moment == "checkpoint":
+        if moment == "first process":
+            wait_for(lambda: bool(workers(run)), process)
+        elif moment == "checkpoint":
             wait_for(lambda: bool(run.names("checkpoints")), process)
         else:
             wait_for(lambda: bool(run.names("metrics")), process)
@@ -150,11 +152,24 @@ def test_sigterm_ends_in_order(root: Path, config: RunConfig) -> None:
     assert json.loads(run.read("owner.json"))["released"]
 
 
+def test_a_run_that_another_process_takes_over_stops(root: Path) -> None:
+    config = runs.make_config(root, run="taken-over", steps=10_000, overrides=OVERRIDES)
+    run = run_storage(config)
+    shard(config)
+    with start_training(root, config) as process:
+        wait_for(lambda: bool(run.names("metrics")), process)
+        owner = json.loads(run.read("owner.json"))
+        run.write("owner.json", json.dumps({**owner, "fence": owner["fence"] + 1}).encode())
+        assert process.wait(PATIENCE) == 175
+        assert "taken this run over" in errors(process)
+    assert nobody_left(run)
+    assert [event["name"] for event in read_all(run.at("events"))].count("generation.started") == 1
+
+
 def test_an_error_that_would_come_again_is_not_retried(root: Path) -> None:
     overrides = (
         *OVERRIDES,
-        "training.optimizer.lr=1.0e+300",
-        "training.schedule.warmup=0",
+        "training.optimizer.weight_decay=1.0e+200",
         "training.optimizer.clip=null",
     )
     config = runs.make_config(root, run="diverges", steps=STEPS, overrides=overrides)

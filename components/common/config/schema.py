@@ -78,7 +78,7 @@ class Model(Section):
 
 class Optimizer(Section):
     name: Literal["adamw"] = identity("adamw")
-    lr: float = identity(3e-4, gt=0)
+    lr: float = identity(3e-4, gt=0, le=100)
     """The highest learning rate, reached at the end of the warm-up."""
     betas: list[Annotated[float, Field(ge=0, lt=1)]] = identity([0.9, 0.95], min_length=2, max_length=2)
     eps: float = identity(1e-8, gt=0)
@@ -93,7 +93,7 @@ class Schedule(Section):
     """Optimizer steps of linear warm-up."""
     decay: Literal["cosine", "constant"] = identity("cosine")
     decay_steps: int | None = identity(None, ge=1)
-    """The step at which the decay ends; `training.steps` unless set."""
+    """The step at which the decay ends; unless set, the `training.steps` that the run began with."""
     floor: float = identity(0.1, ge=0, le=1)
     """The learning rate after the decay, as a share of the highest."""
 

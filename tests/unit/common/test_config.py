@@ -11,6 +11,8 @@ from shardline.components.common import config as configs
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.identity import check_resume, identity_hash, identity_of
 from shardline.components.common.errors import ConfigError, UserError
+from shardline.components.common.runfolder import adopt_config, read_config
+from shardline.components.common.storage import Storage
 
 BASE = """\
 version: 1
@@ -166,3 +168,14 @@ def test_every_key_says_what_a_change_means() -> None:
     missing = roles(schema, "") + [key for name, part in schema["$defs"].items() for key in roles(part, name)]
     assert missing == []
     yaml.safe_dump(schema)
+
+
+def test_extending_a_run_keeps_the_learning_rate_on_its_curve(tmp_path: Path) -> None:
+    run = Storage(str(tmp_path))
+    assert not adopt_config(run, load())
+    assert read_config(run).training.schedule.decay_steps == 20
+    assert adopt_config(run, load(BASE, "training.steps=50"))
+    extended = read_config(run).training
+    assert (extended.steps, extended.schedule.decay_steps) == (50, 20)
+    with pytest.raises(ConfigError, match=r"decay_steps = 50: this run began with 20"):
+        adopt_config(run, load(BASE, "training.schedule.decay_steps=50"))

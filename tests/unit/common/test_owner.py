@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from shardline.components.common import owner
-from shardline.components.common.errors import PeerLost, UserError
+from shardline.components.common.errors import DamagedData, EnvironmentLacking, StorageLost, Superseded, UserError
+from shardline.components.common.events import EventLog
 from shardline.components.common.storage import Storage
 
 HOLD = """
@@ -60,30 +62,85 @@ def test_a_live_owner_is_refused_and_a_killed_one_is_not(run: Storage, holder: s
         assert lease.fence == 2
 
 
-def test_an_owner_elsewhere_is_alive_until_its_lease_runs_out(run: Storage) -> None:
+ELSEWHERE = {"host": "elsewhere", "namespace": "other", "pid": 1, "started": "1"}
+
+
+def foreign(run: Storage, *, lease_seconds: float, renewed: float) -> dict[str, object]:
     record = {
         "fence": 4,
         "generation": 7,
-        "holder": {"host": "elsewhere", "namespace": "other", "pid": 1, "started": "1"},
-        "renewed": time.time(),
-        "lease_seconds": 30,
+        "holder": ELSEWHERE,
+        "renewed": renewed,
+        "lease_seconds": lease_seconds,
         "released": False,
     }
     run.write(owner.OWNER_FILE, json.dumps(record).encode())
-    with pytest.raises(UserError, match="process 1 on elsewhere"), owner.hold(run):
-        pass
-    run.write(owner.OWNER_FILE, json.dumps({**record, "renewed": time.time() - 31}).encode())
+    return record
+
+
+def test_an_owner_elsewhere_is_gone_once_it_stands_still(run: Storage) -> None:
+    # Whatever its clock says: this beat lies in the future.
+    foreign(run, lease_seconds=1, renewed=time.time() + 1000)
     with owner.hold(run) as lease:
         assert (lease.fence, lease.next_generation()) == (5, 8)
+
+
+def test_an_owner_elsewhere_that_beats_is_refused(run: Storage) -> None:
+    record = foreign(run, lease_seconds=60, renewed=0)
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(0.1):
+            record["renewed"] = time.time()
+            run.write(owner.OWNER_FILE, json.dumps(record).encode())
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        with pytest.raises(UserError, match="process 1 on elsewhere"), owner.hold(run):
+            pass
+    finally:
+        ended.set()
+        beating.join()
+
+
+def test_storage_that_fails_for_a_moment_does_not_end_the_lease(run: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, "LEASE_SECONDS", 0.2)
+    swap, failures = Storage.swap, iter([StorageLost("away"), EnvironmentLacking("full"), None])
+
+    def failing(self: Storage, *arguments: object) -> bool:
+        if threading.current_thread().name == "lease" and (failure := next(failures, None)):
+            raise failure
+        return swap(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Storage, "swap", failing)
+    with owner.hold(run):
+        first = json.loads(run.read(owner.OWNER_FILE))["renewed"]
+        deadline = time.monotonic() + 30
+        while json.loads(run.read(owner.OWNER_FILE))["renewed"] == first:
+            assert time.monotonic() < deadline, "the lease is renewed no more"
+            time.sleep(0.02)
+
+
+def test_an_owner_file_that_is_gone_or_garbage(run: Storage) -> None:
+    with owner.hold(run) as lease, EventLog(run, generation=lease.next_generation(), writer="x") as events:
+        events.emit("run.started")
+    run.delete(owner.OWNER_FILE)
+    with owner.hold(run) as lease:
+        assert lease.next_generation() == 2
+    for garbage in (b"", b"{", b"[]", b"null", b"{}", b"\xff"):
+        run.write(owner.OWNER_FILE, garbage)
+        with pytest.raises(DamagedData, match="delete it"), owner.hold(run):
+            pass
 
 
 def test_an_owner_that_was_replaced_may_commit_nothing(run: Storage) -> None:
     with owner.hold(run) as old:
         record = json.loads(run.read(owner.OWNER_FILE))
         run.write(owner.OWNER_FILE, json.dumps({**record, "fence": old.fence + 1}).encode())
-        with pytest.raises(PeerLost):
+        with pytest.raises(Superseded):
             old.check()
-        with pytest.raises(PeerLost):
+        with pytest.raises(Superseded):
             old.next_generation()
     assert json.loads(run.read(owner.OWNER_FILE))["released"] is False
 
@@ -97,6 +154,6 @@ def test_a_step_works_under_the_lease_of_its_starter(run: Storage, monkeypatch: 
         assert json.loads(run.read(owner.OWNER_FILE))["released"] is False
         assert lease.next_generation() == 2
         monkeypatch.setenv(owner.FENCE_VARIABLE, str(lease.fence - 1))
-        with pytest.raises(PeerLost), owner.hold(run):
+        with pytest.raises(Superseded), owner.hold(run):
             pass
     assert os.environ[owner.FENCE_VARIABLE]

@@ -1,0 +1,45 @@
+"""What a machine has to train with, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardline.components.common import config as configs
+from shardline.components.common.config import RunConfig
+from shardline.components.common.errors import EnvironmentLacking
+from shardline.components.common.machine import device, processes
+
+
+def config(*overrides: str) -> RunConfig:
+    training = "{steps: 1, global_batch: 16, microbatch: 2, sequence: 64}"
+    text = f"{{version: 1, run: x, storage: /d, corpus: /c, training: {training}}}"
+    return configs.parse(text, source="x", overrides=overrides).config
+
+
+@pytest.fixture(params=[0, 1, 4])
+def there(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(str(number) for number in range(request.param)))
+    return int(request.param)
+
+
+def test_each_process_has_a_device_or_none_has(there: int) -> None:
+    assert device(config(), world=2) == ("cuda" if there >= 2 else "cpu")
+    assert device(config("resources.device=cpu"), world=1) == "cpu"
+
+
+def test_devices_that_are_asked_for_must_be_there(there: int) -> None:
+    asked = config("resources.device=cuda")
+    if there >= 2:
+        assert device(asked, world=2) == "cuda"
+        return
+    with pytest.raises(
+        EnvironmentLacking, match=f"2 training processes need a CUDA device each; this machine has {there}"
+    ):
+        device(asked, world=2)
+
+
+def test_as_many_processes_as_layout_and_devices_suggest(there: int) -> None:
+    assert processes(config("resources.processes=3")) == 3
+    assert processes(config()) == (there or 2)
+    assert processes(config("training.layout={pp: 2, dp_shard: 3}")) == 6
+    assert processes(config("training.layout={pp: 3}")) == 3
