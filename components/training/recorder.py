@@ -1,7 +1,7 @@
 """What one rank of a training run writes into the run folder.
 
-Called by `worker`. The rank that computes the losses of a data-parallel slice records its samples; rank 0 writes metrics,
-events and the status.
+Called by `worker`. The rank that computes the losses of a data-parallel slice records its samples; rank 0 writes
+metrics, events and the status.
 """
 
 from __future__ import annotations
