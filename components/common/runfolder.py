@@ -10,7 +10,7 @@ from typing import Any
 from shardline.components.common import config as configs
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.identity import check_resume
-from shardline.components.common.errors import ShardlineError, UserError, to_record
+from shardline.components.common.errors import DamagedData, ShardlineError, UserError, to_record
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import jsonable
 
@@ -42,7 +42,12 @@ def find_run(run: str, *, root: str | None) -> Storage:
 
 def read_config(run: Storage) -> RunConfig:
     """The config that the run began with, as last extended."""
-    return configs.parse(run.read(CONFIG_FILE).decode(), source=run.url_of(CONFIG_FILE), ignore_environment=True).config
+    where = run.url_of(CONFIG_FILE)
+    try:
+        text = run.read(CONFIG_FILE).decode()
+    except UnicodeDecodeError as error:
+        raise DamagedData("is not what was written", where=where, hint="bring the run's config back") from error
+    return configs.parse(text, source=where, ignore_environment=True).config
 
 
 def adopt_config(run: Storage, config: RunConfig, *, sources: dict[str, str] | None = None) -> bool:
@@ -52,18 +57,20 @@ def adopt_config(run: Storage, config: RunConfig, *, sources: dict[str, str] | N
     with: to extend a run must not bend the curve that it is on.
 
     Raises:
-        ConfigError: the run began under another identity.
+        ConfigError: the run has a data set, and began under another identity.
     """
     begun = run.exists(CONFIG_FILE)
-    before = read_config(run) if begun else config
+    # Until it has a data set there is nothing that another config would not fit: a mistake can still be mended.
+    fixed = begun and run.exists(DATASET_FILE)
+    before = read_config(run) if fixed else config
     schedule = before.training.schedule
     config = _with_decay_steps(config, default=schedule.decay_steps or before.training.steps)
     text = configs.dump(config).encode()
-    if begun:
+    if fixed:
         check_resume(before, config, sources=sources)
-        if run.read(CONFIG_FILE) == text:
-            return True
-        run.delete(DONE_FILE)  # what was done was another config's
+    if begun and run.read(CONFIG_FILE) == text:
+        return True
+    run.delete(DONE_FILE)  # what was done was another config's
     run.write(CONFIG_FILE, text)
     return begun
 
@@ -81,11 +88,20 @@ def write_json(run: Storage, path: str, value: Any) -> None:
 
 
 def read_json(run: Storage, path: str) -> Any:
-    """The JSON file at `path`, or None when it is not there."""
+    """The JSON mapping in the file at `path`, or None when it is not there.
+
+    Raises:
+        DamagedData: something else is in it.
+    """
     try:
-        return json.loads(run.read(path))
+        content = json.loads(run.read(path))
     except FileNotFoundError:
         return None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise DamagedData("is not what was written", where=run.url_of(path), hint="delete it and run the command again")
+    return content
 
 
 def error_file(step: str) -> str:

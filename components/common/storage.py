@@ -29,7 +29,8 @@ _swap_lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def _explained(where: str) -> Iterator[None]:
+def explained(where: str) -> Iterator[None]:
+    """Give the block's storage errors the form of a `ShardlineError` about `where`."""
     try:
         yield
     except _PASSED_ON:
@@ -105,35 +106,35 @@ class Storage:
     # reading
 
     def exists(self, path: str) -> bool:
-        with _explained(self.url_of(path)):
+        with explained(self.url_of(path)):
             self._forget(path)
             return bool(self._fs.exists(self._full(path)))
 
     def size(self, path: str) -> int:
-        with _explained(self.url_of(path)):
+        with explained(self.url_of(path)):
             self._forget(path)
             return int(self._fs.info(self._full(path))["size"])
 
     def read(self, path: str) -> bytes:
         """The whole content. Raises FileNotFoundError when it is not there."""
-        with _explained(self.url_of(path)):
+        with explained(self.url_of(path)):
             return bytes(self._fs.cat_file(self._full(path)))
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset` on; fewer where the file ends before."""
-        with _explained(self.url_of(path)):
+        with explained(self.url_of(path)):
             return bytes(self._fs.cat_file(self._full(path), start=offset, end=offset + length))
 
     def open(self, path: str) -> IO[bytes]:
         """A seekable file to read from."""
-        with _explained(self.url_of(path)):
+        with explained(self.url_of(path)):
             handle: IO[bytes] = self._fs.open(self._full(path), "rb")
             return handle
 
     def names(self, path: str = "") -> list[str]:
         """The names directly under `path`, sorted; none when it is not there."""
         full = self._full(path)
-        with _explained(self.url_of(path)):
+        with explained(self.url_of(path)):
             self._forget(path)
             try:
                 found = self._fs.ls(full, detail=False)
@@ -157,7 +158,7 @@ class Storage:
     @contextlib.contextmanager
     def writer(self, path: str) -> Iterator[IO[bytes]]:
         """A file to write to, that appears at `path` whole when the block ends, or not at all when it raises."""
-        with _explained(self.url_of(path)):
+        with explained(self.url_of(path)):
             if self.is_local:
                 with _local_temporary(self._full(path)) as (handle, temporary):
                     yield handle
@@ -177,7 +178,10 @@ class Storage:
                 if isinstance(remote, AbstractBufferedFile):
                     remote.discard()
                 raise
-            remote.close()
+            try:
+                remote.close()
+            except FileNotFoundError as error:
+                raise self._nowhere(path, error) from error
 
     def create(self, path: str, data: bytes) -> bool:
         """Put `data` at `path` unless something is there; says whether it did.
@@ -185,7 +189,7 @@ class Storage:
         On a store at the other end of a network, where an answer can get lost, True means that `data` is there now.
         """
         full = self._full(path)
-        with _explained(self.url_of(path)):
+        with explained(self.url_of(path)):
             if self.is_local:
                 with _local_temporary(full) as (handle, temporary):
                     handle.write(data)
@@ -197,10 +201,17 @@ class Storage:
                 return True
             try:
                 self._fs.pipe_file(full, data, mode="create")
+            except FileNotFoundError as error:
+                raise self._nowhere(path, error) from error
             except FileExistsError:
                 # A client that got no answer asks again, and then meets what it has put there itself.
                 return self.read(path) == data
             return True
+
+    def _nowhere(self, path: str, error: FileNotFoundError) -> EnvironmentLacking:
+        return EnvironmentLacking(
+            f"cannot be written: {error}", where=self.url_of(path), hint="make the bucket first, or name another one"
+        )
 
     def swap(self, path: str, old: bytes | None, new: bytes) -> bool:
         """Replace `old` (None: nothing there) by `new`; False when something else is there.
@@ -226,7 +237,7 @@ class Storage:
                 yield
             return
         full = Path(self._full(path))
-        with _explained(self.url_of(path)):
+        with explained(self.url_of(path)):
             full.parent.mkdir(parents=True, exist_ok=True)
             with open(full.parent / f".{full.name}.lock", "wb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -240,17 +251,17 @@ class Storage:
 
     def move(self, path: str, target: str) -> None:
         """Give one file another name. Nothing may be at `target`."""
-        with _explained(self.url_of(path)):
+        with explained(self.url_of(path)):
             self._fs.mv(self._full(path), self._full(target))
 
     def delete(self, path: str) -> None:
         """Remove one file; it may be gone already."""
-        with _explained(self.url_of(path)), contextlib.suppress(FileNotFoundError):
+        with explained(self.url_of(path)), contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._full(path))
 
     def delete_tree(self, path: str) -> None:
         """Remove a folder and all below it; it may be gone already."""
-        with _explained(self.url_of(path)), contextlib.suppress(FileNotFoundError):
+        with explained(self.url_of(path)), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._full(path), recursive=True)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from shardline.components.common.errors import ShardlineError
+from shardline.components.common.errors import DamagedData, ShardlineError
 from shardline.components.common.storage import Storage
 
 SCHEMA_VERSION = 1
@@ -139,10 +139,20 @@ class StreamReader:
         records: list[dict[str, Any]] = []
         for name in self._storage.names():
             if name.endswith(".jsonl") and name not in self._seen:
+                records.extend(self._segment(name))
                 self._seen.add(name)
-                records.extend(json.loads(line) for line in self._storage.read(name).splitlines())
         records.sort(key=lambda record: record["time"])
         return records
+
+    def _segment(self, name: str) -> list[dict[str, Any]]:
+        try:
+            records = [json.loads(line) for line in self._storage.read(name).splitlines()]
+            if all(isinstance(record, dict) and "time" in record for record in records):
+                return records
+        except ValueError:
+            pass
+        where = self._storage.url_of(name)
+        raise DamagedData("is not what was written", where=where, hint="bring it back, or delete it and lose its lines")
 
 
 def read_all(storage: Storage) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from shardline.components.common.config.schema import Corpus
 from shardline.components.common.errors import UserError, from_os_error
-from shardline.components.common.storage import split_url
+from shardline.components.common.storage import explained, split_url
 
 Format = Literal["text", "jsonl", "parquet"]
 
@@ -91,10 +91,11 @@ def _expand(url: str) -> Iterable[tuple[str, int, str]]:
         return _expand_stdlib(url)
     fs, path = split_url(url)
     try:
-        if isinstance(fs, LocalFileSystem):
-            return [_local(name, name) for name in _local_names(path)]
-        return list(_expand_remote(fs, path))
-    except OSError as error:
+        with explained(url):
+            if isinstance(fs, LocalFileSystem):
+                return [_local(name, name) for name in _local_names(path)]
+            return list(_expand_remote(fs, path))
+    except (FileNotFoundError, FileExistsError) as error:
         raise from_os_error(error, url) from error
 
 

@@ -149,9 +149,11 @@ def _finished(storage: Storage, key: str) -> Manifest | None:
     }
     shards = (*manifest.train.shards, *manifest.held_out.shards)
     parts.update((names.shard_path(shard.hash), shard.size) for shard in shards)
-    if all(_size(storage, name) == size for name, size in parts.items()):
+    wrong = [name for name, size in parts.items() if _size(storage, name) != size]
+    if not wrong:
         return manifest
-    storage.delete(path)
+    for name in (path, *wrong):
+        storage.delete(name)
     return None
 
 

@@ -41,8 +41,8 @@ def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = Non
             job = Job(name="train", entry=ENTRY, arguments=arguments)
             agent.run(job, run=context.run, lease=context.lease, events=context.events)
             found = catalog.current(context.run)
-        if found is None:
-            raise RuntimeError("the workers ended well and left no checkpoint")
+        if found is None or found.step < config.training.steps:
+            raise RuntimeError("the workers ended well and left no checkpoint of the last step")
         summary = {"step": found.step, "checkpoint": context.run.url_of(found.folder), "tokens": found.state["tokens"]}
         context.events.emit("training.finished", summary)
         context.summary.update(summary)

@@ -20,7 +20,9 @@ class Role(StrEnum):
 class Section(BaseModel):
     """A mapping of the run config: strict types, no unknown keys, immutable."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 def identity(default: Any = ..., **constraints: Any) -> Any:

@@ -119,7 +119,7 @@ def _read_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         node = yaml.compose(text, Loader=_Loader)
         tree = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date that is none is a ValueError
         mark = getattr(error, "problem_mark", None)
         place = f"{source}:{mark.line + 1}" if mark else source
         raise ConfigError([f"{place}: not valid YAML: {getattr(error, 'problem', error)}"]) from None
@@ -167,7 +167,7 @@ def _apply_override(tree: dict[str, Any], sources: dict[str, str], override: str
         node = child
     try:
         parsed = yaml.load(value, Loader=_Loader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         raise ConfigError([f"--set {override}: the value is not valid YAML"]) from None
     # `stdlib:` is a mapping in YAML; whoever means one on a command line writes braces.
     node[parts[-1]] = value if isinstance(parsed, dict) and not value.lstrip().startswith("{") else parsed

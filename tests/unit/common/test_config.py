@@ -65,6 +65,7 @@ def test_unknown_key_in_the_wrong_section() -> None:
     [
         ('training.sequence="64"', '--set: training.sequence = "64": should be a valid integer'),
         ("training.steps=true", "--set: training.steps = true: should be a valid integer"),
+        ("training.optimizer.eps=.inf", "--set: training.optimizer.eps = Infinity: should be a finite number"),
         ("training.steps=0", "--set: training.steps = 0: should be greater than or equal to 1"),
         (
             "training.global_batch=7",
@@ -112,6 +113,7 @@ def test_a_pipeline_with_too_few_microbatches_is_refused() -> None:
         ("a: [1\n", "run.yaml:2: not valid YAML"),
         ("- a\n", "run.yaml: should be a mapping of keys"),
         ("", "run.yaml: should be a mapping of keys"),
+        (BASE + "d: 2026-13-45\n", "run.yaml: not valid YAML"),
         (BASE + "run: again\n", "run.yaml:10: run: is set twice (first at run.yaml:2)"),
     ],
 )
@@ -172,7 +174,10 @@ def test_every_key_says_what_a_change_means() -> None:
 
 def test_extending_a_run_keeps_the_learning_rate_on_its_curve(tmp_path: Path) -> None:
     run = Storage(str(tmp_path))
-    assert not adopt_config(run, load())
+    assert not adopt_config(run, load(BASE, "training.seed=9"))
+    # Nothing was made yet: a mistake can be mended.
+    assert adopt_config(run, load())
+    run.write("dataset.json", b"{}")
     assert read_config(run).training.schedule.decay_steps == 20
     assert adopt_config(run, load(BASE, "training.steps=50"))
     extended = read_config(run).training

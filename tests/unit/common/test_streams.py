@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.components.common.errors import ShardlineError
+from shardline.components.common.errors import DamagedData, ShardlineError
 from shardline.components.common.events import EventLog
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import StreamReader, StreamWriter, by_step, read_all
@@ -92,3 +92,10 @@ def test_the_highest_generation_of_a_step_wins(storage: Storage) -> None:
 def test_an_event_that_is_not_in_the_table_is_a_bug(storage: Storage) -> None:
     with EventLog(storage, generation=1, writer="a") as events, pytest.raises(KeyError, match=r"no\.such\.event"):
         events.emit("no.such.event")
+
+
+@pytest.mark.parametrize("garbage", [b"{", b"[]\n", b"\xff", b"null\n"])
+def test_a_damaged_segment_is_named(storage: Storage, garbage: bytes) -> None:
+    storage.write("000001-a-000000.jsonl", garbage)
+    with pytest.raises(DamagedData, match=r"000001-a-000000\.jsonl"):
+        read_all(storage)
