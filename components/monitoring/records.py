@@ -90,11 +90,9 @@ def read(config: RunConfig, *, root: Storage, run: Storage) -> Records:
     """Everything that the report shows of the run in the folder `run`, under the storage root `root`."""
     dataset = read_json(run, DATASET_FILE)
     # The step that is running now removes its own error when it begins; what is left belongs to the others.
-    errors = {
-        name.removesuffix(".json"): read_json(run, f"errors/{name}")
-        for name in run.names("errors")
-        if name.endswith(".json")
-    }
+    # Beside them are folders, of what ended the workers of a generation.
+    left = [name for name in run.names("errors") if name.endswith(".json")]
+    errors = {name.removesuffix(".json"): read_json(run, f"errors/{name}") for name in left}
     return Records(
         config=config,
         url=run.url,
