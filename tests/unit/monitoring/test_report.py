@@ -156,3 +156,9 @@ def test_very_many_events_do_not_make_a_page_that_nobody_reads(made: MadeRun) ->
     page, parsed = written(made)
     assert "4,701 events left out" in parsed.words  # of 5,001: the report's own first one is there too
     assert len(page) < 200_000
+
+
+def test_a_run_that_lost_a_worker_on_the_way(made: MadeRun) -> None:
+    made.folder.write("errors/000003/00001.json", b'{"message": "a peer is gone", "exit_code": 175}')
+    _, page = written(made)
+    assert "a peer is gone" not in page.text
