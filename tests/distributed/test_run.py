@@ -16,6 +16,9 @@ from shardline.components.common.streams import read_all
 from tests.commands import SMALL, Started, eventually, shardline, write
 from tests.distributed.runs import losses, samples
 
+# Whole runs, on whatever machine: far above what they take.
+pytestmark = pytest.mark.timeout(900)
+
 STEPS = 20
 CONFIG = (
     SMALL.replace("processes: 1", "processes: 2")

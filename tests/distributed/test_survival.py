@@ -23,6 +23,9 @@ from shardline.components.sharding.step import run as shard
 from shardline.components.training.checkpoint import catalog
 from tests.distributed import runs
 
+# Whole runs, on whatever machine: far above what they take.
+pytestmark = pytest.mark.timeout(900)
+
 STEPS = 60
 OVERRIDES = ("training.checkpoint.every=10", "training.schedule.decay_steps=60", "monitoring.flush_seconds=0.5")
 PATIENCE = 120.0
