@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -25,15 +24,19 @@ from shardline.components.common.processes import child_environment
 from shardline.components.common.runfolder import adopt_config, error_file, read_json, run_storage
 from shardline.components.common.storage import Storage
 from shardline.pipelines.package import parameter
+from shardline.pipelines.scratch import scratch_folder
 from shardline.pipelines.steps import STEPS
 from shardline.pipelines.watch import Watcher
 
 LOG_FILE = "logs/pipeline.log"
+PIPELINE_FOLDER = "pipeline"
 
 #: Time for an owner that was killed to be seen as gone, and for a step to close what it has open.
 _WAIT_FOR_OWNER = 5.0
 _WAIT_FOR_END = 30.0
 _SHOWN_LINES = 20
+#: What the pipeline's own small files may take.
+_NEEDED_BYTES = 1 << 20
 
 
 def run_pipeline(loaded: Loaded) -> bool:
@@ -43,6 +46,7 @@ def run_pipeline(loaded: Loaded) -> bool:
         UserError: another live process owns the run.
         ConfigError: the run began under another identity.
         RecordedError: the error that ended a step, with its exit code.
+        EnvironmentLacking: the disk is full.
         Stopped: a signal ended it; no process is left.
     """
     run = run_storage(loaded.config)
@@ -50,8 +54,9 @@ def run_pipeline(loaded: Loaded) -> bool:
         resumed = adopt_config(run, loaded.config, sources=loaded.sources)
         if finished(run):
             return False
-        run.delete_tree("errors")
-        with _scratch() as scratch, _log(run, scratch) as log, Watcher(run, STEPS) as watcher:
+        for left_over in ("errors", PIPELINE_FOLDER):
+            run.delete_tree(left_over)
+        with scratch_folder() as scratch, _log(run, scratch) as log, Watcher(run, STEPS) as watcher:
             with EventLog(run, generation=lease.next_generation(), writer="run") as events:
                 _announce(events, resumed=resumed)
             if not _run_child(run, loaded, lease, scratch, log):
@@ -69,7 +74,7 @@ def _announce(events: EventLog, *, resumed: bool) -> None:
 def _run_child(run: Storage, loaded: Loaded, lease: Lease, scratch: Path, log: IO[bytes]) -> bool:
     config_path = scratch / "config.json"
     config_path.write_text(parameter(loaded), encoding="utf-8")
-    root = run.local_path("pipeline") if run.is_local else scratch / "pipeline"
+    root = run.local_path(PIPELINE_FOLDER) if run.is_local else scratch / "pipeline"
     # TMPDIR: KFP leaves a folder behind for each task; this way they go with the others.
     environment = child_environment(**{FENCE_VARIABLE: str(lease.fence)}, TMPDIR=str(scratch), PYTHONUNBUFFERED="1")
     command = [sys.executable, "-m", "shardline.pipelines.local", str(config_path), str(root)]
@@ -101,12 +106,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="shardline-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
-@contextlib.contextmanager
 def _log(run: Storage, scratch: Path) -> Iterator[IO[bytes]]:
     """The file that the pipeline's output goes to, which ends up in the run folder whatever the storage is."""
     path = run.local_path(LOG_FILE) if run.is_local else scratch / "pipeline.log"
@@ -124,15 +123,21 @@ def _failure(run: Storage, log_path: Path, *, step: str | None) -> RecordedError
     records = [record for name in STEPS if (record := read_json(run, error_file(name)))]
     if records:
         error = RecordedError(records[0])
+    elif step:
+        message = f"step {step} was killed; was there too little memory?"
+        error = RecordedError({"message": message, "exit_code": EXIT_PEER_LOST})
     else:
-        if step:
-            message, code = f"step {step} was killed; was there too little memory?", EXIT_PEER_LOST
-        else:
-            message, code = "the pipeline failed outside its steps", EXIT_BUG
-        error = RecordedError({"message": message, "exit_code": code})
+        _check_space(run)
+        error = RecordedError({"message": "the pipeline failed outside its steps", "exit_code": EXIT_BUG})
         error.add_note(_last_lines(log_path))
     error.add_note(f"log: {run.url_of(LOG_FILE)}")
     return error
+
+
+def _check_space(run: Storage) -> None:
+    """Raises EnvironmentLacking when no more can be written to the run folder, which KFP then dies of, too."""
+    run.write(f"{PIPELINE_FOLDER}/.space", bytes(_NEEDED_BYTES))
+    run.delete(f"{PIPELINE_FOLDER}/.space")
 
 
 def _last_lines(path: Path) -> str:

@@ -1,7 +1,7 @@
 """Every error that a person is meant to read, with the exit code that a process leaves with.
 
 Called by everything. An error says what is wrong (`message`), where (`where`: a config key, a file, a URL) and what to
-do (`hint`). Anything that is not a `ShardlineError` is a bug and is shown with its traceback.
+do (`hint`). Anything that is neither a `ShardlineError` nor `Stopped` is a bug and is shown with its traceback.
 
     ShardlineError
     ├── UserError            2   bad config or bad input
@@ -9,11 +9,11 @@ do (`hint`). Anything that is not a `ShardlineError` is a bug and is shown with 
     ├── EnvironmentLacking   3   something to install, to grant or to free
     ├── GateRefused          4   the promotion gate said no
     ├── DamagedData          5   a shard, an index, a manifest or a checkpoint is not what was written
-    ├── Stopped            130   the user stopped it (143: SIGTERM)
     ├── PeerLost           175   another process of the run, or the storage, is gone: worth a retry
     │   ├── StorageLost    175
     │   └── Superseded     175   another process has taken the run over: this one may write no more
     └── DeviceFault        176   a device or its node is suspect
+    Stopped                130   the user stopped it (143: SIGTERM)
 """
 
 from __future__ import annotations
@@ -83,13 +83,15 @@ class DamagedData(ShardlineError):
     exit_code = EXIT_DAMAGED
 
 
-class Stopped(ShardlineError):
-    """The user or the platform asked for an end."""
+class Stopped(BaseException):
+    """The user or the platform asked for an end.
 
-    exit_code = EXIT_INTERRUPT
+    No `Exception`: what goes on after any error, as libraries do in places, must not go on after this one.
+    """
 
     def __init__(self, message: str, *, signum: int = signal.SIGINT) -> None:
         super().__init__(message)
+        self.message = message
         self.exit_code = 128 + signum
 
 
@@ -111,7 +113,7 @@ class DeviceFault(ShardlineError):
 
 def exit_code_of(error: BaseException) -> int:
     """The exit code a process leaves with when `error` ends it."""
-    if isinstance(error, ShardlineError):
+    if isinstance(error, ShardlineError | Stopped):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPT

@@ -20,6 +20,8 @@ from shardline.components.common.errors import Stopped
 PARENT_VARIABLE = "SHARDLINE_PARENT"
 _POLL_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
+#: Ctrl-C reaches a process from the terminal and as its parent's SIGTERM: within this time it is one request.
+_SAME_SIGNAL_SECONDS = 1.0
 
 
 def start_time(pid: int) -> str | None:
@@ -68,12 +70,19 @@ def _watch(watched: dict[int, str | None]) -> None:
 
 
 def raise_on_signals() -> None:
-    """Turn SIGTERM and SIGINT into `Stopped`, raised in the main thread, so that what is open gets closed."""
+    """Turn SIGTERM and SIGINT into `Stopped`, raised in the main thread, so that what is open gets closed.
+
+    A later signal ends the process at once: whoever sends it will not wait, or the first one got lost in a place that
+    no exception leaves, such as a finaliser.
+    """
+    first: list[float] = []
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        # A second signal while things are being closed must not interrupt that.
-        signal.signal(signum, signal.SIG_IGN)
-        raise Stopped("interrupted" if signum == signal.SIGINT else "terminated", signum=signum)
+        if not first:
+            first.append(time.monotonic())
+            raise Stopped("interrupted" if signum == signal.SIGINT else "terminated", signum=signum)
+        if time.monotonic() - first[0] > _SAME_SIGNAL_SECONDS:
+            os._exit(128 + signum)
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from shardline.components.common import config as configs
 from shardline.components.common.config import RunConfig
-from shardline.components.common.errors import ShardlineError
+from shardline.components.common.errors import ShardlineError, Stopped
 from shardline.components.common.processes import PARENT_VARIABLE, die_with_parent, raise_on_signals
 from shardline.components.common.runfolder import run_storage
 from shardline.components.common.streams import jsonable
@@ -37,14 +37,14 @@ def running() -> Iterator[None]:
     """Run the block as a pipeline task: in order on a signal, with one message and the right exit code on a mistake.
 
     Raises:
-        SystemExit: with the exit code of the ShardlineError that ended the block.
+        SystemExit: with the exit code of the ShardlineError or the signal that ended the block.
     """
     if PARENT_VARIABLE in os.environ:
         die_with_parent()
     raise_on_signals()
     try:
         yield
-    except ShardlineError as error:
+    except (ShardlineError, Stopped) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
 

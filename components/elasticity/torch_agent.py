@@ -56,6 +56,8 @@ class TorchElasticAgent:
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
         # torch hands this environment on: a worker whose agent died before it could look knows whom to look for.
         os.environ.update(child_environment())
+        # SIGTERM and SIGINT have a handler already, whose exception nothing on the way can swallow.
+        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"
         agent = _Agent(spec, job=job, run=run, lease=lease, events=events, timeout=self._timeout)
         try:
             result = agent.run(job.name)

@@ -148,7 +148,12 @@ def _local_stamp(status: os.stat_result) -> str:
 def _expand_remote(fs: Any, path: str) -> Iterable[tuple[str, int, str]]:
     try:
         info = fs.info(path)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        # fsspec's HTTP says so of a server that cannot be reached, too.
+        if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
+            raise UserError(
+                f"cannot be reached: {error.__cause__}", where=path, hint="check the address, and that the server runs"
+            ) from error
         entries = fs.glob(path, detail=True) if glob.has_magic(path) else {}
     else:
         entries = fs.find(path, detail=True) if info["type"] == "directory" else {path: info}

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import io
 import json
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardline.components.common.errors import UserError
+from shardline.components.common.errors import DamagedData, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.corpus import CorpusFile
 from shardline.components.sharding.documents import Document, Skipped, line_number, read_piece
@@ -29,6 +31,7 @@ from shardline.components.sharding.units import Units
 #: How many of the documents that were left out are named.
 NAMED = 20
 HELD_OUT_PRINTS = "held_out.npz"
+TRAINED_TOKENIZER = "tokenizer.npz"
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -141,7 +144,20 @@ def save_record(storage: Storage, path: str, about: dict[str, Any], arrays: Arra
 
 
 def load_record(storage: Storage, path: str) -> tuple[dict[str, Any], Arrays]:
-    """The two parts of a record. Raises FileNotFoundError."""
-    with np.load(io.BytesIO(storage.read(path)), allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    return json.loads(arrays.pop("about").tobytes()), arrays
+    """The two parts of a record.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        DamagedData: it is not what was written; it is gone now, so that it is made again.
+    """
+    data = storage.read(path)
+    try:
+        # Each member of the archive has a checksum, which reading it compares.
+        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        return json.loads(arrays.pop("about").tobytes()), arrays
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        storage.delete(path)
+        raise DamagedData(
+            f"is not what was written ({error})", where=storage.url_of(path), hint="run it again: it is made anew"
+        ) from error

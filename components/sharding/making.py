@@ -10,6 +10,7 @@ Errors: `UserError` for a corpus or tokenizer that will not do, `DamagedData` fo
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -27,7 +28,15 @@ from shardline.components.sharding import manifest as names
 from shardline.components.sharding import tokenizer as tokenizers
 from shardline.components.sharding.corpus import CorpusFile, list_files
 from shardline.components.sharding.enough import check_budget, check_counts
-from shardline.components.sharding.job import HELD_OUT_PRINTS, Arrays, Job, Left, load_record, save_record
+from shardline.components.sharding.job import (
+    HELD_OUT_PRINTS,
+    TRAINED_TOKENIZER,
+    Arrays,
+    Job,
+    Left,
+    load_record,
+    save_record,
+)
 from shardline.components.sharding.manifest import FileFacts, Manifest, OtherVersion, SplitFacts
 from shardline.components.sharding.pool import Pool
 from shardline.components.sharding.shardfile import GROUP, Groups, Shard, hash_of
@@ -220,13 +229,21 @@ class _Making:
         if self._given is not None:
             tokenizers.Tokenizer(self._given, end_of_text=settings.end_of_text, where=str(settings.url))
             self._storage.write(path, self._given)
-        elif not self._storage.exists(path):
-            total = self._job.units.total
-            self._on_progress(Progress("tokenizer", 0, 1, 0))
-            texts = (text for _, arrays in self._records("scan") for text in sample_texts(arrays))
-            data = tokenizers.train(texts, vocab=settings.vocab, end_of_text=settings.end_of_text)
-            self._storage.write(path, data)
-            self._on_progress(Progress("tokenizer", 1, 1, total))
+        else:
+            self._storage.write(path, self._trained())
+
+    def _trained(self) -> bytes:
+        """The tokenizer that is trained on the corpus; from its record, whose checksum tells that it is whole."""
+        record = self._job.path("work", TRAINED_TOKENIZER)
+        with contextlib.suppress(FileNotFoundError):
+            return load_record(self._storage, record)[1]["tokenizer"].tobytes()
+        settings = self._config.tokenizer
+        self._on_progress(Progress("tokenizer", 0, 1, 0))
+        texts = (text for _, arrays in self._records("scan") for text in sample_texts(arrays))
+        data = tokenizers.train(texts, vocab=settings.vocab, end_of_text=settings.end_of_text)
+        save_record(self._storage, record, {}, {"tokenizer": np.frombuffer(data, np.uint8)})
+        self._on_progress(Progress("tokenizer", 1, 1, self._job.units.total))
+        return data
 
     def _write(self, left: Left) -> Manifest:
         near = Left()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardline.pipelines.cli.options import AsJson, ConfigPath, Overrides, Root, read_config
-from shardline.pipelines.cli.output import print_json, print_table
+from shardline.pipelines.cli.output import note, print_json, print_table
 
 
 def evaluate(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_json: AsJson = False) -> None:
@@ -23,5 +23,7 @@ def evaluate(config: ConfigPath, overrides: Overrides = None, root: Root = None,
 
     agent = local_agent(loaded.config)
     result = run_step("evaluate", loaded, lambda: step.run(loaded.config, agent=agent, sources=loaded.sources))
+    if result["step"] < loaded.config.training.steps:
+        note(f"note: this is the checkpoint of optimizer step {result['step']} of {loaded.config.training.steps}")
     print_json(result) if as_json else print_table(plain_rows(result))
     enforce(result, where=run_storage(loaded.config).url)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from shardline.components.common.errors import EXIT_INTERRUPT, ShardlineError
+from shardline.components.common.errors import EXIT_INTERRUPT, ShardlineError, Stopped
 from shardline.components.common.processes import raise_on_signals
 from shardline.pipelines.cli import compile as compile_command
 from shardline.pipelines.cli import config, evaluate, plan, report, run, shard, status, train
@@ -58,7 +58,7 @@ def main() -> None:
     try:
         raise_on_signals()
         app()
-    except ShardlineError as error:
+    except (ShardlineError, Stopped) as error:
         sys.exit(show_error(error))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPT)

@@ -33,7 +33,7 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def show_error(error: ShardlineError) -> int:
+def show_error(error: ShardlineError | Stopped) -> int:
     """Say on stderr what is wrong, one line for each problem; returns the exit code."""
     if isinstance(error, RecordedError) and error.exit_code == EXIT_BUG and error.traceback_text:
         note(error.traceback_text.rstrip())

@@ -21,6 +21,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
 from shardline.components.sharding.step import run as shard
 from shardline.components.training.checkpoint import catalog
+from tests.commands import shardline
 from tests.distributed import runs
 
 # Whole runs, on whatever machine: far above what they take.
@@ -121,6 +122,9 @@ def test_a_killed_worker_is_replaced(root: Path, config: RunConfig, undisturbed:
     assert [event["name"] for event in events].count("generation.started") == 2
     same_result(run, undisturbed)
     assert nobody_left(run)
+    done = shardline("report", str(root / f"{config.run}.yaml"), cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert "worker.lost" in run.read("report.html").decode()
 
 
 @pytest.mark.parametrize("moment", ["first process", "first steps", "checkpoint"])

@@ -189,6 +189,8 @@ def _message(error: ErrorDetails, tree: dict[str, Any], sources: dict[str, str],
         return _line(path, f"is missing. {needed}".rstrip(), _ABSENT, sources, source)
     if kind == "value_error":
         return _line(path, str(context.get("error", error["msg"])), value, sources, source)
+    if kind == "model_type":
+        return _line(path, "should be a mapping of keys", value, sources, source)
     if kind == "literal_error":
         allowed = str(context["expected"])
         return _line(path, f"should be {allowed}", value, sources, source)

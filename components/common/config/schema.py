@@ -15,6 +15,9 @@ from shardline.components.common.config.presets import PRESETS, ModelShape
 PresetName = Literal["tiny", "small", "125m", "1b", "llama3-8b", "llama3-70b", "llama3-405b"]
 ScheduleName = Literal["1F1B", "Interleaved1F1B"]
 
+#: Folders of checkpoints have twelve digits; more than this is a slip of the hand.
+MOST_STEPS = 1_000_000_000
+
 
 class Corpus(Section):
     urls: Urls = identity()
@@ -54,16 +57,16 @@ class Sharding(Section):
 class Model(Section):
     preset: PresetName = identity("tiny")
     """The shape to start from; each key below replaces one of its sizes."""
-    layers: int | None = identity(None, ge=1)
-    dim: int | None = identity(None, ge=8)
-    heads: int | None = identity(None, ge=1)
-    kv_heads: int | None = identity(None, ge=1)
-    hidden: int | None = identity(None, ge=8)
-    vocab: int | None = identity(None, ge=257)
+    layers: int | None = identity(None, ge=1, le=10_000)
+    dim: int | None = identity(None, ge=8, le=1 << 20)
+    heads: int | None = identity(None, ge=1, le=1 << 16)
+    kv_heads: int | None = identity(None, ge=1, le=1 << 16)
+    hidden: int | None = identity(None, ge=8, le=1 << 22)
+    vocab: int | None = identity(None, ge=257, le=1 << 24)
     """Rows of the embedding; the tokenizer's vocabulary unless set."""
     rope_theta: float | None = identity(None, gt=0)
     norm_eps: float | None = identity(None, gt=0)
-    max_positions: int | None = identity(None, ge=8)
+    max_positions: int | None = identity(None, ge=8, le=1 << 32)
     attention: Literal["document", "causal"] = identity("document")
     """Whether a token attends to its own document alone, with positions counted in it, or to the whole block."""
 
@@ -89,10 +92,10 @@ class Optimizer(Section):
 
 
 class Schedule(Section):
-    warmup: int = identity(10, ge=0)
+    warmup: int = identity(10, ge=0, le=MOST_STEPS)
     """Optimizer steps of linear warm-up."""
     decay: Literal["cosine", "constant"] = identity("cosine")
-    decay_steps: int | None = identity(None, ge=1)
+    decay_steps: int | None = identity(None, ge=1, le=MOST_STEPS)
     """The step at which the decay ends; unless set, the `training.steps` that the run began with."""
     floor: float = identity(0.1, ge=0, le=1)
     """The learning rate after the decay, as a share of the highest."""
@@ -114,25 +117,25 @@ def _layout(value: object) -> object:
 
 
 class Checkpoint(Section):
-    every: int = free(100, ge=1)
+    every: int = free(100, ge=1, le=MOST_STEPS)
     """Optimizer steps between checkpoints; the last step always has one."""
-    keep: int | None = free(None, ge=1)
+    keep: int | None = free(None, ge=1, le=MOST_STEPS)
     """How many of the newest to keep; null keeps all."""
 
 
 class Training(Section):
-    steps: int = extendable(ge=1)
+    steps: int = extendable(ge=1, le=MOST_STEPS)
     """Optimizer steps in all."""
-    global_batch: int = identity(ge=1)
+    global_batch: int = identity(ge=1, le=1 << 24)
     """Samples in an optimizer step, whatever the number of processes."""
-    microbatch: int = identity(ge=1)
+    microbatch: int = identity(ge=1, le=1 << 24)
     """Samples in one forward pass; it divides `global_batch`."""
     sequence: int = identity(ge=8, le=1 << 20)
     """Tokens in a sample."""
     seed: int = identity(0, ge=0, lt=1 << 63)
     precision: Literal["fp32", "bf16", "fp64"] = identity("fp32")
     """Of parameters and activations in the step; bf16 keeps fp32 master weights and reduces in fp32."""
-    window: int = identity(64, ge=1)
+    window: int = identity(64, ge=1, le=1 << 20)
     """Row groups that are shuffled together: a larger window is closer to a full shuffle and reads further ahead."""
     optimizer: Optimizer = identity(Optimizer())
     schedule: Schedule = identity(Schedule())
@@ -144,17 +147,17 @@ class Training(Section):
 
 
 class Elastic(Section):
-    max_restarts: int = free(3, ge=0)
+    max_restarts: int = free(3, ge=0, le=1_000_000)
     """How often a failed group of workers is started again before the run gives up."""
-    timeout: int = free(300, ge=5)
+    timeout: int = free(300, ge=5, le=7 * 24 * 3600)
     """Seconds without an answer after which a peer counts as lost."""
 
 
 class Evaluation(Section):
     prompts: list[str] = free(["The ", "def "])
     """Texts that the trained model continues."""
-    new_tokens: int = free(64, ge=1)
-    temperature: float = free(0.8, ge=0)
+    new_tokens: int = free(64, ge=1, le=1 << 20)
+    temperature: float = free(0.8, ge=0, le=1000)
     """0 always takes the likeliest token."""
     compare: bool = free(True)
     """Set the model's bits per byte beside those of gzip -9 and xz on the same text."""
@@ -166,9 +169,9 @@ class Gate(Section):
 
 
 class Monitoring(Section):
-    log_every: int = free(1, ge=1)
+    log_every: int = free(1, ge=1, le=MOST_STEPS)
     """Optimizer steps between two metric lines."""
-    flush_seconds: float = free(5.0, gt=0)
+    flush_seconds: float = free(5.0, gt=0, le=3600)
     """The longest time that an event or a metric stays in memory."""
 
 

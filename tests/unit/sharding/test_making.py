@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardline.components.common.config import RunConfig, dump
-from shardline.components.common.errors import EnvironmentLacking, UserError
+from shardline.components.common.errors import DamagedData, EnvironmentLacking, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.heldout import drawn
@@ -84,6 +84,30 @@ def test_progress_covers_every_phase(corpus: Path, make_config: MakeConfig) -> N
     last = {progress.phase: progress for progress in seen}
     assert list(last) == ["scan", "tokenizer", "pack"]
     assert all(progress.done == progress.total and progress.bytes == size for progress in last.values())
+
+
+def test_a_damaged_record_of_a_broken_run_is_made_again(corpus: Path, make_config: MakeConfig, tmp_path: Path) -> None:
+    expected = shard(make_config(corpus, root="whole"))
+    config = make_config(corpus, root="broken")
+    work = tmp_path / "broken" / folder(expected.key) / "work"
+
+    class Enough(Exception):
+        pass
+
+    def stop(progress: Progress) -> None:
+        if progress.phase == "pack" and progress.done == 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        shard(config, on_progress=stop)
+    (work.parent / "tokenizer.json").write_text("{}")
+    for name in ("scan-000001.npz", "pack-000001.npz", "tokenizer.npz"):
+        data = bytearray((work / name).read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        (work / name).write_bytes(data)
+        with pytest.raises(DamagedData, match=rf"{name}: is not what was written.*run it again"):
+            shard(config)
+    assert shard(config) == expected
 
 
 SCRIPT = """
