@@ -10,6 +10,7 @@ from typing import Any
 NOTABLE = {
     "run.resumed",
     "sharding.skipped",
+    "codec.chosen",
     "layout.chosen",
     "worker.lost",
     "checkpoint.loaded",

@@ -152,7 +152,10 @@ class _Subject:
         return measure(nats=float(totals["nats"]), tokens=totals["tokens"], bytes=totals["bytes"]).to_json()
 
     def _compare(self) -> compression.Comparison | None:
-        return compression.compare(self._data.texts("held_out"), expected_bytes=self._data.manifest.held_out.bytes)
+        held_out = self._data.manifest.held_out
+        if held_out.bytes != held_out.text_bytes:
+            return None  # the model is measured on responses alone, which are no text for a compressor
+        return compression.compare(self._data.texts("held_out"), expected_bytes=held_out.bytes)
 
     def _samples(self) -> list[dict[str, Any]]:
         tokenizer, settings = self._data.tokenizer(), self._config.evaluation

@@ -35,7 +35,7 @@ def evaluate(context: WorkerContext, *, dataset: str, layout: dict[str, Any], de
         DamagedData: no checkpoint is sound, or a shard is not what was written.
     """
     config = read_config(context.run)
-    data = Dataset.open(Storage(config.storage), dataset)
+    data = Dataset.open(Storage(config.storage), dataset, cache=config.resources.cache)
     held_out = data.split("held_out")
     with (
         _rank_zero_events(context) as events,

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from shardline.components.common import config as configs
+from shardline.components.common.config.schema import Corpus
 from shardline.components.monitoring.numbers import clock, count, duration, size
 from shardline.components.monitoring.records import Records
 
@@ -46,7 +47,7 @@ def dataset(records: Records) -> str:
     )
     stored = sum(shard["size"] for split in (train, held_out) for shard in split["shards"])
     facts = [
-        ("Corpus", escape(", ".join(records.config.corpus.urls))),
+        ("Corpus", escape(_corpus(records.config.corpus))),
         ("Files", f"{manifest['files']['count']:,}"),
         ("Size of the shards", f"{size(stored)}, {_ratio(stored, train['bytes'] + held_out['bytes'], 0)} of the text"),
         ("Left out", _left_out(manifest["near_duplicates"], "near-duplicates of held-out documents")),
@@ -55,6 +56,11 @@ def dataset(records: Records) -> str:
         ("Fingerprint", f"<code>{escape(manifest['fingerprint'])}</code>"),
     ]
     return _card("Data set", f"<table>{head}<tbody>{rows}</tbody></table>{_facts(facts)}")
+
+
+def _corpus(corpus: Corpus) -> str:
+    named = [f"{name}: {', '.join(source.urls)}" for name, source in corpus.sources.items()]
+    return "; ".join([", ".join(corpus.urls or []), *named] if corpus.urls else named)
 
 
 def _ratio(value: float, total: float, places: int = 2) -> str:

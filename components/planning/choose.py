@@ -148,7 +148,7 @@ def _schedules(constraint: Constraint, *, pp: int, layers: int) -> Iterator[tupl
 def _problem(layout: Layout, *, shape: ModelShape, training: Training) -> str | None:
     if layout.stages > shape.layers:
         return f"{layout.stages} stages for {shape.layers} layers"
-    microbatches = training.global_batch // training.microbatch
+    microbatches = training.smallest_batch // training.microbatch
     if layout.dp > microbatches:
         return f"{layout.dp} data-parallel ranks for {microbatches} microbatches"
     rounds = layout.rounds(microbatches)

@@ -40,7 +40,7 @@ def estimate(shape: ModelShape, *, training: Training, layout: Layout) -> Estima
         # Gathered parameters; in a pipeline they stay gathered, and so do the accumulated gradients.
         gathered = parameters if layout.pp > 1 else 2 * shape.block_parameters + shape.vocab * shape.dim
         states += gathered * _COMPUTE_BYTES[training.precision] + (4 * parameters if layout.pp > 1 else 0)
-    microbatches = training.global_batch // training.microbatch
+    microbatches = training.smallest_batch // training.microbatch
     return Estimate(
         parameters=parameters,
         states=states,
@@ -72,7 +72,7 @@ def _activations(shape: ModelShape, training: Training, layout: Layout, rounds: 
         in_flight = min(rounds, layout.pp)
     else:
         in_flight = min(rounds, layout.pp + (layout.pp - 1) / layout.stages_per_rank)
-    tokens = training.microbatch * training.sequence
+    tokens = training.microbatch * training.longest_sequence
     return int(tokens * (a_token * layers * in_flight + 3 * width * shape.vocab))
 
 

@@ -31,7 +31,7 @@ def plan(config: RunConfig) -> dict[str, Any]:
         "processes": world,
         "parameters": config.model.shape(vocab).parameters,
         "tokens_per_step": training.global_batch * training.sequence,
-        "tokens": training.steps * training.global_batch * training.sequence,
+        "tokens": training.tokens,
         **choice.to_json(),
     }
 

@@ -23,10 +23,11 @@ class Samples:
         numbers: int64[n], each block's number within its split.
         tokens: [n, sequence + 1]; the last token of a block is the first of the next one in its unit.
         length: int32[n], how many of the tokens are true; the rest is padding.
-        bytes: int32[n], UTF-8 bytes of the text that the tokens from the second on stand for.
+        bytes: int32[n], UTF-8 bytes of the text that the tokens to train on stand for.
         bounds: int64[n + 1]; block i has the document starts bounds[i] to bounds[i + 1].
         starts: int32[k], the offset in its block at which a document begins (its end-of-text token); the first of
             each block is 0, also where the document began in an earlier one.
+        quiet: int32[k], how many of the tokens after that are none to train on: a prompt, or the rest of one.
     """
 
     numbers: I64
@@ -35,6 +36,7 @@ class Samples:
     bytes: I32
     bounds: I64
     starts: I32
+    quiet: I32
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -68,6 +70,7 @@ class Blocks(Samples):
             source=self.source[rows],
             bounds=bounds,
             starts=self.starts[entries],
+            quiet=self.quiet[entries],
             files=self.files[entries],
             offsets=self.offsets[entries],
         )

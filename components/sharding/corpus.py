@@ -29,7 +29,7 @@ from typing import IO, Any, Literal
 
 from fsspec.implementations.local import LocalFileSystem
 
-from shardline.components.common.config.schema import Corpus
+from shardline.components.common.config.schema import Source
 from shardline.components.common.errors import UserError, from_os_error
 from shardline.components.common.storage import explained, split_url
 
@@ -57,22 +57,44 @@ class CorpusFile:
     packed: bool
 
 
-def list_files(corpus: Corpus) -> list[CorpusFile]:
-    """The files of the corpus, each once, sorted by URL.
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Where a record has its text, and its prompt if there is one."""
+
+    text: str
+    prompt: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [self.text] if self.prompt is None else [self.text, self.prompt]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFiles:
+    """A corpus source: `number` is its place among the data set's sources."""
+
+    name: str
+    number: int
+    files: tuple[CorpusFile, ...]
+    fields: Fields
+
+
+def list_files(source: Source) -> list[CorpusFile]:
+    """The files of a corpus source, each once, sorted by URL.
 
     Raises:
         UserError: a URL names nothing, or there is no byte of text anywhere.
     """
     found: dict[str, CorpusFile] = {}
-    for url in corpus.urls:
-        here = [_file(name, size, stamp, corpus.format) for name, size, stamp in _expand(url)]
+    for url in source.urls:
+        here = [_file(name, size, stamp, source.format) for name, size, stamp in _expand(url)]
         if not here:
             raise UserError("no file there", where=url, hint="corpus.urls takes files, folders and globs")
         found.update((file.url, file) for file in here)
     if not any(file.size for file in found.values()):
         raise UserError(
             f"the corpus is empty: {len(found)} file(s), 0 bytes",
-            where=", ".join(corpus.urls),
+            where=", ".join(source.urls),
             hint="name files that hold text in corpus.urls",
         )
     return [found[url] for url in sorted(found)]

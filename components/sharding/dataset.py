@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,25 @@ import pyarrow.parquet as pq
 from shardline.components.common.errors import DamagedData
 from shardline.components.common.storage import Storage
 from shardline.components.sharding import manifest as names
-from shardline.components.sharding.blocks import Blocks
-from shardline.components.sharding.manifest import FileFacts, Manifest, SplitFacts, read_manifest
-from shardline.components.sharding.order import Geometry
-from shardline.components.sharding.shardfile import GROUP, Groups, Shard, decode_group, hash_of, read_footer
+from shardline.components.sharding.blocks import Blocks, Tokens
+from shardline.components.sharding.cache import NodeCache, open_cache
+from shardline.components.sharding.manifest import Manifest, SplitFacts, read_manifest
+from shardline.components.sharding.order import DataPolicy, Geometry, SampleOrder
+from shardline.components.sharding.pages import NotPages
+from shardline.components.sharding.shardfile import (
+    GROUP,
+    Groups,
+    Shard,
+    decode_group,
+    decode_tokens,
+    hash_of,
+    read_footer,
+)
 from shardline.components.sharding.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    # The config's classes take longer to import than all the rest of a reader.
+    from shardline.components.common.config.schema import Cache
 
 SplitName = Literal["train", "held_out"]
 _FOOTERS = 64
@@ -36,8 +50,9 @@ _FOOTERS = 64
 
 @dataclass(frozen=True, eq=False)
 class TokenizedDocument:
-    """A document as it was packed: its file's number in `Dataset.files`, its offset there, its tokens."""
+    """A document as it was packed: its source's number, its file's there, its offset in that file, its tokens."""
 
+    source: int
     file: int
     offset: int
     tokens: npt.NDArray[Any]
@@ -46,17 +61,22 @@ class TokenizedDocument:
 class Dataset:
     """An opened data set."""
 
-    def __init__(self, storage: Storage, manifest: Manifest, index: Groups) -> None:
+    def __init__(self, storage: Storage, manifest: Manifest, index: Groups, *, cache: NodeCache | None = None) -> None:
         self.storage = storage
         self.manifest = manifest
+        self.cache = cache
         self._index = index
 
     @staticmethod
-    def open(storage: Storage, key: str) -> Dataset:
-        """The data set with that recipe key under the storage root."""
+    def open(storage: Storage, key: str, *, cache: Cache | None = None) -> Dataset:
+        """The data set with that recipe key under the storage root.
+
+        Args:
+            cache: whether and where this node keeps its row groups; without it, it does not.
+        """
         manifest = read_manifest(storage, key)
-        data = _read_beside(storage, manifest, names.INDEX, manifest.index)
-        return Dataset(storage, manifest, np.frombuffer(data, GROUP))
+        index = np.frombuffer(_read_beside(storage, manifest, names.INDEX), GROUP)
+        return Dataset(storage, manifest, index, cache=open_cache(cache, storage) if cache else None)
 
     def split(self, name: SplitName) -> Split:
         """One of the splits; `held_out` may have no block."""
@@ -74,12 +94,15 @@ class Dataset:
 
     def tokenizer_json(self) -> bytes:
         """The tokenizer's file, as it is."""
-        return _read_beside(self.storage, self.manifest, names.TOKENIZER, self.manifest.tokenizer)
+        return self.read_beside(names.TOKENIZER)
 
-    def files(self) -> list[dict[str, Any]]:
-        """The corpus files, by their numbers: url, size, stamp, format."""
-        data = _read_beside(self.storage, self.manifest, names.FILES, self.manifest.files)
-        files: list[dict[str, Any]] = json.loads(data)
+    def read_beside(self, name: str) -> bytes:
+        """The content of a file beside the manifest."""
+        return _read_beside(self.storage, self.manifest, name)
+
+    def all_files(self) -> list[list[dict[str, Any]]]:
+        """The corpus files of each source, by their numbers: url, size, stamp, format."""
+        files: list[list[dict[str, Any]]] = json.loads(self.read_beside(names.FILES))
         return files
 
     def url_of(self, name: str) -> str:
@@ -89,6 +112,29 @@ class Dataset:
         """The text of each document of a split, as it was before tokenising."""
         tokenizer = self.tokenizer()
         return (tokenizer.decode(document.tokens) for document in self.split(name).documents())
+
+
+class RowGroup:
+    """A row group that was read.
+
+    Attributes:
+        tokens: [rows, sequence + 1].
+    """
+
+    def __init__(self, tokens: Tokens, decode: Callable[[Tokens], Blocks]) -> None:
+        self.tokens = tokens
+        self._decode = decode
+        self._blocks: Blocks | None = None
+
+    def blocks(self) -> Blocks:
+        """All there is of the blocks; decoded when it is first asked for."""
+        if self._blocks is None:
+            self._blocks = self._decode(self.tokens)
+        return self._blocks
+
+    def drop_tokens(self) -> None:
+        """Let go of the tokens; `blocks` has none from now on."""
+        self.tokens = self.tokens[:, :0].copy()
 
 
 class Split:
@@ -107,33 +153,89 @@ class Split:
         self.sequence = dataset.manifest.sequence
         self.dtype = np.dtype(dataset.manifest.dtype)
         self.geometry = Geometry([shard.blocks for shard in facts.shards], row_group=dataset.manifest.row_group)
+        self.is_local = dataset.storage.is_local
         self._storage = dataset.storage
+        self._cache = dataset.cache
+        self._row_group = dataset.manifest.row_group
+        self._sources = dataset.manifest.sources
         self._index = index
         self._first_shard = first_shard
-        self._group_in_shard = np.arange(len(index)) - np.searchsorted(index["shard"], index["shard"])
         self._footers: OrderedDict[str, pq.FileMetaData] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read_group(self, group: int) -> Blocks:
-        """The blocks of the row group with that number.
+    def stream(self, name: str) -> Geometry:
+        """Where the blocks of a stream lie: of a source, or of several joined by "+".
+
+        Raises:
+            DamagedData: the data set has no such source.
+        """
+        wanted = set()
+        for source in name.split("+"):
+            if source not in self._sources:
+                raise DamagedData(
+                    f"has no source {source!r}; it has {', '.join(self._sources)}",
+                    where=self._storage.url,
+                    hint="run `shardline shard` with this config again",
+                )
+            wanted.add(self._sources.index(source))
+        counts = np.array([shard.blocks for shard in self.facts.shards], np.int64)
+        mine = np.array([shard.source in wanted for shard in self.facts.shards], bool)
+        first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])[:-1]
+        return Geometry(counts[mine], row_group=self._row_group, first_blocks=first[mine])
+
+    def order(self, policy: DataPolicy) -> SampleOrder:
+        """The order of this split under a policy."""
+        return SampleOrder({name: self.stream(name) for name in policy.streams}, policy)
+
+    def read_group(self, group: int) -> RowGroup:
+        """The row group with that number, its bytes checked.
 
         Raises:
             DamagedData: its shard is missing, cut short, or has other bytes than were written.
         """
+        if self._cache is None:
+            return self._fetch_group(group)
+        blocks = self._cache.blocks(
+            self._index[group]["hash"].tobytes().hex(),
+            sequence=self.sequence,
+            dtype=self.dtype,
+            first=self.geometry.first_of(group),
+            fetch=lambda: self._fetch_group(group).blocks(),
+        )
+        return _mapped(blocks)
+
+    def _fetch_group(self, group: int) -> RowGroup:
         entry = self._index[group]
         shard = self.facts.shards[int(entry["shard"]) - self._first_shard]
-        number = int(self._group_in_shard[group])
-        footer = self._footer(shard)
-        offset, length = int(entry["offset"]), int(entry["length"])
-        data = self._range(shard, offset, length)
+        data = self._range(shard, int(entry["offset"]), int(entry["length"]))
         if hash_of(data) != entry["hash"].tobytes():
-            raise self._damaged(shard, f"row group {number} is not what was written")
+            raise self._damaged(shard, f"row group {self._number(group)} is not what was written")
+        start = int(entry["tokens_offset"]) - int(entry["offset"])
+        chunk = memoryview(data)[start : start + int(entry["tokens_length"])]
         try:
-            return decode_group(
-                footer, number, size=shard.size, offset=offset, data=data, first=self.geometry.first_of(group)
+            tokens = decode_tokens(
+                chunk, rows=int(entry["rows"]), sequence=self.sequence, dtype=self.dtype, codec=shard.codec
             )
+        except NotPages as error:
+            raise self._damaged(shard, f"row group {self._number(group)} cannot be read: {error}") from error
+        # What follows the tokens is small, and wanted later or never.
+        rest = data[start + len(chunk) :]
+        return RowGroup(tokens, lambda tokens: self._blocks(group, tokens, rest))
+
+    def _blocks(self, group: int, tokens: Tokens, rest: bytes) -> Blocks:
+        entry = self._index[group]
+        shard = self.facts.shards[int(entry["shard"]) - self._first_shard]
+        footer, number = self._footer(shard), self._number(group)
+        offset = int(entry["offset"]) + int(entry["length"]) - len(rest)
+        first = self.geometry.first_of(group)
+        try:
+            return decode_group(footer, number, size=shard.size, offset=offset, data=rest, tokens=tokens, first=first)
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise self._damaged(shard, f"row group {number} cannot be read: {error}") from error
+
+    def _number(self, group: int) -> int:
+        """The number of a row group within its shard."""
+        return group - int(np.searchsorted(self._index["shard"], self._index["shard"][group]))
 
     def _footer(self, shard: Shard) -> pq.FileMetaData:
         with self._lock:
@@ -167,35 +269,42 @@ class Split:
         url = self._storage.url_of(names.shard_path(shard.hash))
         return DamagedData(message, where=url, hint=names.REPAIR.format("that file, if it is there,"))
 
+    def groups_by_shard(self) -> list[Groups]:
+        """The index entries of each shard's row groups."""
+        ends = np.cumsum([shard.groups for shard in self.facts.shards])
+        return np.split(self._index, ends[:-1]) if len(ends) else []
+
     def documents(self) -> Iterator[TokenizedDocument]:
-        """All documents in the order in which they were packed."""
+        """All documents, in the order in which the blocks of their shard begin with them."""
         group = 0
         for shard in self.facts.shards:
-            yield from self._documents_of_shard(range(group, group + shard.groups))
+            yield from self._documents_of_shard(shard.source, range(group, group + shard.groups))
             group += shard.groups
 
-    def _documents_of_shard(self, groups: range) -> Iterator[TokenizedDocument]:
-        parts: list[npt.NDArray[Any]] = []
-        place = (-1, -1)
+    def _documents_of_shard(self, source: int, groups: range) -> Iterator[TokenizedDocument]:
+        found: dict[tuple[int, int], list[Tokens]] = {}
         for group in groups:
-            blocks = self.read_group(group)
+            blocks = self.read_group(group).blocks()
             for row in range(len(blocks)):
-                # A block's last token is the next one's first; the very last of a shard closes the last document.
+                # A block's last token is the next one's first, or ends the last document.
                 tokens = blocks.tokens[row, : int(blocks.length[row]) - 1]
                 entries = range(int(blocks.bounds[row]), int(blocks.bounds[row + 1]))
                 edges = [*blocks.starts[entries.start : entries.stop].tolist(), len(tokens)]
                 for at, entry in enumerate(entries):
-                    here = (int(blocks.files[entry]), int(blocks.offsets[entry]))
-                    if here != place and parts:
-                        yield TokenizedDocument(*place, np.concatenate(parts)[1:])
-                        parts = []
-                    place = here
-                    parts.append(tokens[edges[at] : edges[at + 1]])
-        if parts:
-            yield TokenizedDocument(*place, np.concatenate(parts)[1:])
+                    place = (int(blocks.files[entry]), int(blocks.offsets[entry]))
+                    found.setdefault(place, []).append(tokens[edges[at] : edges[at + 1]])
+        for place, parts in found.items():
+            yield TokenizedDocument(source, *place, np.concatenate(parts)[1:])
 
 
-def _read_beside(storage: Storage, manifest: Manifest, name: str, facts: FileFacts) -> bytes:
+def _mapped(blocks: Blocks) -> RowGroup:
+    """A row group from the node cache. All but the tokens is copied: it must not hold a file open for the tokens'."""
+    columns = {each.name: getattr(blocks, each.name) for each in fields(blocks) if each.name != "tokens"}
+    lean = {name: np.array(column) for name, column in columns.items()}
+    return RowGroup(blocks.tokens, lambda tokens: Blocks(tokens=tokens, **lean))
+
+
+def _read_beside(storage: Storage, manifest: Manifest, name: str) -> bytes:
     path = f"{names.folder(manifest.key)}/{name}"
     url = storage.url_of(path)
     hint = names.REPAIR.format("that file, if it is there,")
@@ -203,6 +312,6 @@ def _read_beside(storage: Storage, manifest: Manifest, name: str, facts: FileFac
         data = storage.read(path)
     except FileNotFoundError:
         raise DamagedData("is missing from the data set", where=url, hint=hint) from None
-    if hash_of(data) != bytes.fromhex(facts.hash):
+    if hash_of(data) != bytes.fromhex(manifest.beside[name].hash):
         raise DamagedData("is not what was written", where=url, hint=hint)
     return data

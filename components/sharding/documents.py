@@ -6,13 +6,13 @@ A record belongs to the piece in which it starts, which is decided from the file
   of `CUT`; where there is none before the next multiple, in front of the character at the multiple itself; where
   there is none up to the end of the file, not at all. CRLF is read as LF; a lone CR is a character like any other;
   nothing is added or taken off at the end.
-* JSONL: a line is a record, its field `corpus.text_field` the document. Lines of white space are no records. When a
-  line has the key twice the last one wins.
+* JSONL: a line is a record, its field `text_field` the document. Lines of white space are no records. When a line has
+  the key twice the last one wins. With a `prompt_field` that field is the prompt, and the text the response to it.
 * Parquet: a row is a record; a row group belongs where its first byte is.
 * Of a gzip file everything starts at byte 0.
 
-A UTF-8 byte order mark at the start of a file is left out. A document without text is none. What cannot be read comes
-as `Skipped`; what to do about it is the caller's decision.
+A UTF-8 byte order mark at the start of a file is left out. A document without text, or without a response, is none.
+What cannot be read comes as `Skipped`; what to do about it is the caller's decision.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardline.components.common.errors import UserError
-from shardline.components.sharding.corpus import CorpusFile, Unreadable, open_file
+from shardline.components.sharding.corpus import CorpusFile, Fields, Unreadable, open_file
 from shardline.components.sharding.units import Piece
 
 CUT = 1 << 20
@@ -36,11 +36,20 @@ _ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text and its place: the number of its file, and its byte offset there (in Parquet: its row number)."""
+    """A text and its place: the number of its file, and its byte offset there (in Parquet: its row number).
+
+    `prompt` comes before the text, and is not trained on.
+    """
 
     file: int
     offset: int
     text: str
+    prompt: str = ""
+
+    @property
+    def whole(self) -> str:
+        """Prompt and text."""
+        return self.prompt + self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ class _Bad(Exception):
 Records = Iterator[Document | Skipped]
 
 
-def read_piece(files: Sequence[CorpusFile], piece: Piece, *, text_field: str) -> Records:
+def read_piece(files: Sequence[CorpusFile], piece: Piece, *, fields: Fields) -> Records:
     """The documents that start in `piece`, in order.
 
     Raises:
@@ -73,7 +82,7 @@ def read_piece(files: Sequence[CorpusFile], piece: Piece, *, text_field: str) ->
         with open_file(file) as (handle, size):
             whole = Piece(piece.file, 0, size) if file.packed else piece
             scale = file.size / size if file.packed and size else 1.0
-            for record in _read(handle, whole, size, file, text_field):
+            for record in _read(handle, whole, size, file, fields):
                 if isinstance(record, Skipped) and scale != 1.0:
                     # Budgets count the corpus as it is stored.
                     record = Skipped(record.file, record.offset, record.reason, round(record.size * scale))
@@ -82,11 +91,11 @@ def read_piece(files: Sequence[CorpusFile], piece: Piece, *, text_field: str) ->
         yield Skipped(piece.file, 0, str(error), file.size)
 
 
-def _read(handle: IO[bytes], piece: Piece, size: int, file: CorpusFile, text_field: str) -> Records:
+def _read(handle: IO[bytes], piece: Piece, size: int, file: CorpusFile, fields: Fields) -> Records:
     if file.format == "jsonl":
-        return _jsonl(handle, piece, text_field)
+        return _jsonl(handle, piece, fields)
     if file.format == "parquet":
-        return _parquet(handle, piece, file, text_field)
+        return _parquet(handle, piece, file, fields)
     return _text(handle, piece, size)
 
 
@@ -143,25 +152,25 @@ def _decode(raw: bytes) -> str:
 # JSONL
 
 
-def _jsonl(handle: IO[bytes], piece: Piece, field: str) -> Records:
+def _jsonl(handle: IO[bytes], piece: Piece, fields: Fields) -> Records:
     if piece.start > 0:
         handle.seek(piece.start - 1)
         handle.readline()
     offset = handle.tell()
     while offset < piece.end and (line := handle.readline()):
         try:
-            text = _record(line.removeprefix(_BOM) if offset == 0 else line, field)
+            text, prompt = _record(line.removeprefix(_BOM) if offset == 0 else line, fields)
         except _Bad as error:
             yield Skipped(piece.file, offset, str(error), len(line))
         else:
             if text:
-                yield Document(piece.file, offset, text)
+                yield Document(piece.file, offset, text, prompt)
         offset += len(line)
 
 
-def _record(line: bytes, field: str) -> str:
+def _record(line: bytes, fields: Fields) -> tuple[str, str]:
     if not line.strip():
-        return ""
+        return "", ""
     source = _decode(line)
     try:
         value = json.loads(source)
@@ -169,12 +178,17 @@ def _record(line: bytes, field: str) -> str:
         raise _Bad("not valid JSON") from None
     if not isinstance(value, dict):
         raise _Bad("not a JSON object")
-    if field not in value:
+    found = [_text_of(value, name, escaped="\\u" in source) for name in fields.names]
+    return found[0], found[1] if len(found) > 1 else ""
+
+
+def _text_of(record: dict[str, Any], field: str, *, escaped: bool) -> str:
+    if field not in record:
         raise _Bad(f"no field {field!r}")
-    text = value[field]
+    text = record[field]
     if not isinstance(text, str):
         raise _Bad(f"field {field!r} is not a string")
-    if "\\u" in source:
+    if escaped:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
@@ -195,15 +209,16 @@ def line_number(file: CorpusFile, offset: int) -> int:
 # Parquet
 
 
-def _parquet(handle: IO[bytes], piece: Piece, file: CorpusFile, field: str) -> Records:
+def _parquet(handle: IO[bytes], piece: Piece, file: CorpusFile, fields: Fields) -> Records:
     try:
         table = pq.ParquetFile(handle)
-        _check_column(table.schema_arrow, file, field)
+        for name in fields.names:
+            _check_column(table.schema_arrow, file, name)
         row = 0
         for number in range(table.metadata.num_row_groups):
             group = table.metadata.row_group(number)
             if piece.start <= _first_byte(group) < piece.end:
-                yield from _rows(table, number, row, piece.file, field)
+                yield from _rows(table, number, row, piece.file, fields)
             row += group.num_rows
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
@@ -211,19 +226,25 @@ def _parquet(handle: IO[bytes], piece: Piece, file: CorpusFile, field: str) -> R
         yield Skipped(piece.file, piece.start, "not a Parquet file, or a damaged one", piece.end - piece.start)
 
 
-def _rows(table: pq.ParquetFile, group: int, row: int, file: int, field: str) -> Records:
+def _rows(table: pq.ParquetFile, group: int, row: int, file: int, fields: Fields) -> Records:
     # Small batches: one of 2 GiB of text would not fit Arrow's 32-bit offsets.
-    for batch in table.iter_batches(_ROWS, row_groups=[group], columns=[field], use_threads=False):
-        column = batch.column(0)
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        for raw in column.cast(pa.large_binary()).to_pylist():
-            if raw:
+    for batch in table.iter_batches(_ROWS, row_groups=[group], columns=fields.names, use_threads=False):
+        columns = [_raw(batch.column(name)) for name in fields.names]
+        for raw in zip(*columns, strict=True):
+            if raw[0]:
                 try:
-                    yield Document(file, row, raw.decode("utf-8"))
+                    text, *prompt = (part.decode("utf-8") for part in raw if part is not None)
+                    yield Document(file, row, text, *prompt)
                 except UnicodeDecodeError:
-                    yield Skipped(file, row, "not UTF-8", len(raw))
+                    yield Skipped(file, row, "not UTF-8", sum(len(part or b"") for part in raw))
             row += 1
+
+
+def _raw(column: pa.Array) -> list[bytes | None]:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    values: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
+    return values
 
 
 def _check_column(schema: pa.Schema, file: CorpusFile, field: str) -> None:

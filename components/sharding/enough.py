@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import UserError
-from shardline.components.sharding.job import Left
+from shardline.components.sharding.job import Job, Left
 
 
 def check_budget(config: RunConfig, left: Left, total: int) -> None:
@@ -19,13 +19,13 @@ def check_budget(config: RunConfig, left: Left, total: int) -> None:
         )
 
 
-def check_counts(config: RunConfig, counts: dict[str, int], left: Left) -> None:
+def check_counts(job: Job, counts: dict[str, int], left: Left) -> None:
     """Raises UserError when a split that is wanted has no document; `counts` is by split."""
-    share, total = config.sharding.held_out, sum(counts.values())
+    share, total = job.held_out, sum(counts.values())
     if not total:
         raise UserError(
             f"there is no document in the corpus ({left.documents} skipped)",
-            where=", ".join(config.corpus.urls),
+            where=", ".join(source.name for source in job.sources),
             hint="name files that hold text in corpus.urls",
         )
     if share > 0 and not counts["held_out"]:

@@ -21,16 +21,16 @@ import numpy.typing as npt
 
 from shardline.components.common.errors import DamagedData, UserError
 from shardline.components.common.storage import Storage
-from shardline.components.sharding.corpus import CorpusFile
+from shardline.components.sharding import codec as codecs
+from shardline.components.sharding.corpus import SourceFiles
 from shardline.components.sharding.documents import Document, Skipped, line_number, read_piece
 from shardline.components.sharding.heldout import U64
-from shardline.components.sharding.manifest import TOKENIZER, Skips, folder
+from shardline.components.sharding.manifest import PRINTS, TOKENIZER, Skips, folder
 from shardline.components.sharding.tokenizer import Tokenizer
-from shardline.components.sharding.units import Units
+from shardline.components.sharding.units import SourceUnits
 
 #: How many of the documents that were left out are named.
 NAMED = 20
-HELD_OUT_PRINTS = "held_out.npz"
 TRAINED_TOKENIZER = "tokenizer.npz"
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -38,24 +38,27 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All that the workers need to know. `sample_share` is the share of documents that the tokenizer is trained on."""
+    """All that the workers need to know.
+
+    `sample_share` is the share of documents that the tokenizer is trained on.
+    """
 
     root: str
     key: str
-    files: tuple[CorpusFile, ...]
+    sources: tuple[SourceFiles, ...]
     unit: int
-    text_field: str
     stop_at_bad: bool
     held_out: float
     sample_share: float
     end_of_text: str
     sequence: int
     row_group: int
+    packing: str
     codec: str
 
     @functools.cached_property
-    def units(self) -> Units:
-        return Units([file.size for file in self.files], self.unit)
+    def units(self) -> SourceUnits:
+        return SourceUnits([[file.size for file in source.files] for source in self.sources], self.unit)
 
     @functools.cached_property
     def storage(self) -> Storage:
@@ -70,7 +73,14 @@ class Job:
     @functools.cached_property
     def held_out_prints(self) -> U64:
         """The fingerprints of all held-out documents, as from `heldout.union`."""
-        return load_record(self.storage, self.path("work", HELD_OUT_PRINTS))[1]["prints"]
+        return np.frombuffer(self.storage.read(self.path(PRINTS)), "<u8").astype(np.uint64)
+
+    @functools.cached_property
+    def shard_codec(self) -> str:
+        """What the shards are compressed with; decided, where it is to be, before the second pass."""
+        if self.codec != codecs.AUTO:
+            return self.codec
+        return codecs.decided(self.storage, self.key, source=self.sources[0].number).codec
 
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}
@@ -83,32 +93,38 @@ class Job:
         """The path of the record that a pass leaves of a unit."""
         return self.path("work", f"{phase}-{unit:06d}.npz")
 
+    def source_of(self, unit: int) -> SourceFiles:
+        return self.sources[self.units.source_of(unit)]
+
     def documents(self, unit: int, left: Left) -> Iterator[Document]:
         """The documents of a unit; what cannot be read goes to `left`.
 
         Raises:
             UserError: there is something that cannot be read, and the config says to stop at it.
         """
+        source = self.source_of(unit)
         for piece in self.units.pieces(unit):
-            for record in read_piece(self.files, piece, text_field=self.text_field):
+            for record in read_piece(source.files, piece, fields=source.fields):
                 if isinstance(record, Document):
                     yield record
                 elif self.stop_at_bad:
                     hint = "mend it, or set corpus.bad_documents to skip"
-                    raise UserError(record.reason, where=self._place(record), hint=hint)
+                    raise UserError(record.reason, where=_place(source, record), hint=hint)
                 else:
-                    self.leave_out(record, record.size, record.reason, left)
+                    leave_out(source, record, record.size, record.reason, left)
 
-    def leave_out(self, record: Document | Skipped, size: int, reason: str, left: Left) -> None:
-        """Add a document of `size` bytes to `left`."""
-        # Finding a line's number means counting lines: not for each of a million bad ones.
-        left.add(self._place(record) if len(left.first) < NAMED else "", size, reason)
 
-    def _place(self, record: Document | Skipped) -> str:
-        file = self.files[record.file]
-        if file.format == "jsonl" and not (isinstance(record, Skipped) and record.size == file.size):
-            return f"{file.url}:{line_number(file, record.offset)}"
-        return f"{file.url}:{record.offset}" if record.offset else file.url
+def leave_out(source: SourceFiles, record: Document | Skipped, size: int, reason: str, left: Left) -> None:
+    """Add a document of `size` bytes to `left`."""
+    # Finding a line's number means counting lines: not for each of a million bad ones.
+    left.add(_place(source, record) if len(left.first) < NAMED else "", size, reason)
+
+
+def _place(source: SourceFiles, record: Document | Skipped) -> str:
+    file = source.files[record.file]
+    if file.format == "jsonl" and not (isinstance(record, Skipped) and record.size == file.size):
+        return f"{file.url}:{line_number(file, record.offset)}"
+    return f"{file.url}:{record.offset}" if record.offset else file.url
 
 
 @dataclass

@@ -10,54 +10,50 @@ Errors: those of the data set, in the thread that iterates.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 import numpy as np
 
-from shardline.components.sharding.batch import Batch, absent, batch_of
-from shardline.components.sharding.blocks import I32, I64, Blocks, Samples, concatenate
+from shardline.components.sharding.batch import Batch, Details, absent, batch_of, details_of, no_details
+from shardline.components.sharding.blocks import I64, Blocks, Tokens, concatenate
 from shardline.components.sharding.dataset import Split
-from shardline.components.sharding.order import SampleOrder
+from shardline.components.sharding.order import Places, SampleOrder, StageOrder
+from shardline.components.sharding.segments import Segment, Share, StreamReader
 
-_THREADS = 2
+#: Reading from elsewhere is waiting, mostly; reading from here is decoding.
+_THREADS_LOCAL, _THREADS_REMOTE = 2, 8
+#: Steps are put together a few at a time: as many as make about this many tokens, up to so many.
+_CHUNK_TOKENS, _CHUNK_STEPS = 1 << 17, 16
 
 
 class Loader:
-    """Endless steps of a split's samples in global order, from `position` on.
-
-    This rank's samples of two windows are in memory at most: of the current one and of the next.
+    """Endless steps of a split's samples in global order, from the data position `position` on.
 
     Args:
         order: of `split`.
-        global_batch, microbatch: samples in a step, and in a batch; the second divides the first.
+        microbatch: samples in a batch; it divides the global batch of every stage.
         dp_rank, dp_size: this data-parallel rank, and how many there are.
-        position: global samples consumed so far. After each step `loader.position` has grown by `global_batch`.
+        position: as `order.position_at` has it. `loader.position` is that of the next step.
+
+    Attributes:
+        step: the next optimizer step.
     """
 
     def __init__(
-        self,
-        split: Split,
-        *,
-        order: SampleOrder,
-        global_batch: int,
-        microbatch: int,
-        dp_rank: int,
-        dp_size: int,
-        position: int,
+        self, split: Split, *, order: SampleOrder, microbatch: int, dp_rank: int, dp_size: int, position: int
     ) -> None:
-        if global_batch % microbatch:
-            raise ValueError(f"microbatch {microbatch} does not divide global_batch {global_batch}")
-        self.position = position
-        self._split = split
-        self._order = order
-        self._global_batch = global_batch
-        self._microbatch = microbatch
-        self._rounds = -(-global_batch // microbatch // dp_size)
-        mine = np.arange(global_batch, dtype=np.int64).reshape(-1, microbatch)[dp_rank::dp_size]
-        self._offsets = mine.ravel()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="loader")
-        self._windows: list[_Window] = []
+        for stage in order.policy.stages:
+            if stage.global_batch % microbatch:
+                raise ValueError(f"microbatch {microbatch} does not divide global_batch {stage.global_batch}")
+        self.step = order.step_at(position)
+        self._split, self._order = split, order
+        self._microbatch, self._dp_rank, self._dp_size = microbatch, dp_rank, dp_size
+        threads = _THREADS_LOCAL if split.is_local else _THREADS_REMOTE
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="loader")
+        self._stage: StageOrder | None = None
+        self._readers: list[StreamReader] = []
+        self._chunk: _Chunk | None = None
 
     def __enter__(self) -> Loader:
         return self
@@ -70,102 +66,121 @@ class Loader:
     def close(self) -> None:
         """Stop reading ahead; returns when the threads have ended."""
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._windows = []
+        self._readers, self._chunk = [], None
+
+    @property
+    def position(self) -> int:
+        """The data position of the next step."""
+        return self._order.position_at(self.step)
 
     def __iter__(self) -> Iterator[list[Batch]]:
         return self
 
     def __next__(self) -> list[Batch]:
         """The next step: this rank's batches, one for each round."""
-        samples = self.position + self._offsets
-        rows = self._rounds * self._microbatch
-        read = self._read(samples) if len(samples) else None
-        step = batch_of(read, samples, rows=rows) if read else absent(rows, self._split.sequence)
-        self.position += self._global_batch
-        return [step.rows(start, start + self._microbatch) for start in range(0, rows, self._microbatch)]
+        if self._chunk is None or self.step >= self._chunk.end:
+            self._chunk = self._read_chunk()
+        batches = self._chunk.batches(self.step, self._microbatch)
+        self.step += 1
+        return batches
 
-    def _read(self, samples: I64) -> Samples:
-        parts = []
+    def _read_chunk(self) -> _Chunk:
+        stage = self._order.stage_at(self.step)
+        offsets = self._offsets(stage)
+        if stage is not self._stage:
+            self._enter(stage, offsets)
+        batch, sequence = stage.stage.global_batch, stage.stage.sequence
+        rounds = -(-batch // self._microbatch // self._dp_size)
+        rows = rounds * self._microbatch
+        count = min(max(1, _CHUNK_TOKENS // (rows * sequence)), _CHUNK_STEPS)
+        if stage.last is not None:
+            count = min(count, stage.last - self.step)
+        draws = stage.draws_at(np.arange(self.step, self.step + count))[:, None] + offsets
+        chunk = _Chunk(stage, self._split, first=self.step, count=count, rows=rows)
+        chunk.index[:, : len(offsets)] = stage.first_index + draws
+        flat = np.flatnonzero(chunk.index.ravel() >= 0)
+        streams, _ = stage.split(draws.ravel())
+        for number, reader in enumerate(self._readers):
+            chunk.fill(reader, flat if len(self._readers) == 1 else flat[streams == number])
+        return chunk
+
+    def _offsets(self, stage: StageOrder) -> I64:
+        """Which samples of a global batch are this rank's, in its order."""
+        everything = np.arange(stage.stage.global_batch, dtype=np.int64).reshape(-1, self._microbatch)
+        return everything[self._dp_rank :: self._dp_size].ravel()
+
+    def _enter(self, stage: StageOrder, offsets: I64) -> None:
+        """Begin to read a stage, at the step that is next."""
+        self._stage = stage
+        share = Share(self._microbatch, self._dp_rank, self._dp_size, self.step)
+        first = int(stage.draws_at(np.array([self.step]))[0])
+        self._readers = [
+            StreamReader(self._split, self._threads, stage=stage, stream=number, share=share, first_ordinal=ordinal)
+            for number, ordinal in enumerate(stage.drawn_before(first))
+        ]
+
+
+class _Chunk:
+    """Some steps of one stage: `rows` samples each, of which the last ones may be absent."""
+
+    def __init__(self, stage: StageOrder, split: Split, *, first: int, count: int, rows: int) -> None:
+        self.first, self.end = first, first + count
+        self._rows, self._sequence = rows, stage.stage.sequence
+        self._whole = self._sequence == split.sequence
+        self.index = np.full((count, rows), -1, np.int64)
+        self._samples = np.full(count * rows, -1, np.int64)
+        self._tokens = np.empty((count * rows, self._sequence + 1), np.int64)
+        self._parts: list[tuple[Segment, int, int, I64]] = []
+        self._details: Details | None = None
+
+    def fill(self, reader: StreamReader, places: I64) -> None:
+        """Read the samples that belong at `places`, counted through all rows."""
         done = 0
-        while done < len(samples):
-            window = self._window_at(int(samples[done]))
-            count = int(np.searchsorted(samples[done:], window.end))
-            parts.append(window.read(count))
-            done += count
-        return concatenate(parts)
 
-    def _window_at(self, sample: int) -> _Window:
-        """The window that `sample` is in; reading of it, and of the one after it, has begun."""
-        while self._windows and self._windows[0].end <= sample:
-            self._windows.pop(0)
-        while len(self._windows) < 2:
-            start = self._windows[-1].end if self._windows else sample
-            self._windows.append(self._begin(start))
-        return self._windows[0]
+        def put(segment: Segment, tokens: Tokens, start: int, stop: int) -> None:
+            nonlocal done
+            here = places[done : done + stop - start]
+            done += stop - start
+            self._tokens[_as_slice(here)] = tokens
+            self._samples[here] = segment.places.blocks[start:stop]
+            self._parts.append((segment, start, stop, here))
 
-    def _begin(self, start: int) -> _Window:
-        end = self._order.window_end(start)
-        samples = self._mine(start, end)
-        groups, rows = self._split.geometry.locate(self._order.blocks_of(samples))
-        return _Window(self._split, self._threads, end=end, groups=groups, rows=rows)
+        reader.take(len(places), put)
 
-    def _mine(self, start: int, end: int) -> I64:
-        """This rank's samples in [start, end), in order."""
-        base = self.position
-        first, last = (start - base) // self._global_batch, -(-(end - base) // self._global_batch)
-        steps = base + np.arange(first, last, dtype=np.int64) * self._global_batch
-        samples = (steps[:, None] + self._offsets).ravel()
-        return samples[(samples >= start) & (samples < end)]
+    def batches(self, step: int, microbatch: int) -> list[Batch]:
+        begin = (step - self.first) * self._rows
+        return [self._batch(start, start + microbatch) for start in range(begin, begin + self._rows, microbatch)]
 
-
-class _Window:
-    """Samples up to `end`. Each row group is read once, by the threads, in the order in which they are needed first."""
-
-    def __init__(self, split: Split, threads: ThreadPoolExecutor, *, end: int, groups: I64, rows: I64) -> None:
-        count = len(groups)
-        self.end = end
-        self._split = split
-        self._at = 0
-        self._numbers = np.empty(count, np.int64)
-        self._tokens = np.empty((count, split.sequence + 1), split.dtype)
-        self._length = np.empty(count, np.int32)
-        self._bytes = np.empty(count, np.int32)
-        self._starts: list[I32] = [np.empty(0, np.int32)] * count
-        by_group = np.argsort(groups, kind="stable")
-        numbers, first = np.unique(groups[by_group], return_index=True)
-        places = np.split(by_group, first[1:])
-        self._groups = groups
-        self._reads: dict[int, Future[None]] = {}
-        for which in np.argsort(by_group[first]).tolist() if count else []:
-            place = places[which]
-            self._reads[int(numbers[which])] = threads.submit(self._fill, int(numbers[which]), place, rows[place])
-
-    def _fill(self, group: int, places: I64, rows: I64) -> None:
-        """Put rows of a row group where the samples have their places."""
-        blocks = self._split.read_group(group)
-        self._numbers[places] = blocks.numbers[rows]
-        self._tokens[places] = blocks.tokens[rows]
-        self._length[places] = blocks.length[rows]
-        self._bytes[places] = blocks.bytes[rows]
-        bounds = blocks.bounds.tolist()
-        for place, row in zip(places.tolist(), rows.tolist(), strict=True):
-            self._starts[place] = blocks.starts[bounds[row] : bounds[row + 1]]
-
-    def read(self, count: int) -> Samples:
-        """The next `count` samples, without copying their tokens."""
-        here = slice(self._at, self._at + count)
-        self._at += count
-        for group in set(self._groups[here].tolist()):
-            self._reads[group].result()
-        starts = self._starts[here]
-        return Samples(
-            numbers=self._numbers[here],
-            tokens=self._tokens[here],
-            length=self._length[here],
-            bytes=self._bytes[here],
-            bounds=np.cumsum([0, *map(len, starts)], dtype=np.int64),
-            starts=np.concatenate(starts),
+    def _batch(self, start: int, stop: int) -> Batch:
+        tokens, samples = self._tokens[start:stop], self._samples[start:stop]
+        if samples[-1] < 0:
+            tokens[samples < 0] = 0
+        return Batch(
+            tokens=tokens[:, :-1],
+            targets=tokens[:, 1:],
+            samples=samples,
+            index=self.index.ravel()[start:stop],
+            details=lambda: self._all_details().rows(start, stop),
         )
+
+    def _all_details(self) -> Details:
+        if self._details is None:
+            out = no_details(len(self._samples), self._sequence)
+            for segment, start, stop, here in self._parts:
+                places = Places(**{k: getattr(segment.places, k)[start:stop] for k in ("blocks", "offsets", "hidden")})
+                samples = segment.samples(start, stop)
+                found = details_of(samples, places, sequence=self._sequence, whole=self._whole, rows=len(here))
+                out.positions[here], out.documents[here] = found.positions, found.documents
+                out.loss_mask[here], out.bytes[here] = found.loss_mask, found.bytes
+            self._details, self._parts = out, []
+        return self._details
+
+
+def _as_slice(places: I64) -> slice | I64:
+    """Consecutive places as a slice, which is copied to at full speed."""
+    if len(places) and places[-1] - places[0] == len(places) - 1:
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
 
 
 def held_out_batches(split: Split, *, microbatch: int, dp_rank: int, dp_size: int) -> Iterator[Batch]:
@@ -182,6 +197,6 @@ def held_out_batches(split: Split, *, microbatch: int, dp_rank: int, dp_size: in
             continue
         groups, rows = split.geometry.locate(numbers)
         wanted = np.unique(groups).tolist()
-        read = {group: read[group] if group in read else split.read_group(group) for group in wanted}
+        read = {group: read[group] if group in read else split.read_group(group).blocks() for group in wanted}
         blocks = concatenate([read[group].take(rows[groups == group]) for group in wanted])
         yield batch_of(blocks, numbers, rows=microbatch)

@@ -1,7 +1,8 @@
 """What a data set states about itself: `{root}/datasets/{key}/manifest.json`, written last.
 
-Read by everything that uses the data set. It stays small: the row groups are in `index.bin` and the corpus files in
-`files.json` beside it, whose hashes it holds; it holds its own hash, too. A data set without a manifest is none.
+Read by everything that uses the data set. It stays small: the row groups are in `index.bin`, the corpus files in
+`files.json` and the fingerprints of held-out documents in `held_out.bin` beside it, whose hashes it holds; it holds its
+own hash, too. A data set without a manifest is none.
 
 Errors: `DamagedData` for a manifest that is not what was written, or of a version that this release cannot read.
 """
@@ -16,11 +17,12 @@ from shardline.components.common.errors import DamagedData, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.shardfile import Shard, hash_of
 
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 INDEX = "index.bin"
 FILES = "files.json"
 TOKENIZER = "tokenizer.json"
+PRINTS = "held_out.bin"
 REPAIR = "delete {} and run `shardline shard` with the same config again"
 
 
@@ -40,11 +42,16 @@ def shard_path(hash_: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFacts:
-    """A split: totals, and its shards in order. `tokens` counts targets, `bytes` the documents' UTF-8 text."""
+    """A split: totals, and its shards in order.
+
+    `tokens` counts targets to train on, `bytes` the UTF-8 text that they stand for, `text_bytes` that of all documents:
+    more than `bytes` where there are prompts.
+    """
 
     documents: int = 0
     tokens: int = 0
     bytes: int = 0
+    text_bytes: int = 0
     blocks: int = 0
     shards: tuple[Shard, ...] = ()
 
@@ -74,6 +81,8 @@ class Manifest:
 
     Attributes:
         key: the recipe key; names the folder.
+        base: the key of the data set that the last source was appended to; None where none was.
+        sources: the names of the corpus sources, by their numbers.
         fingerprint: of tokens, lengths, document boundaries and row-group geometry, in order.
         sequence: tokens in a sample; a block has one more.
         dtype: of the tokens, uint16 or uint32. `vocab`: the largest token id and one.
@@ -84,6 +93,8 @@ class Manifest:
 
     version: int = VERSION
     key: str
+    base: str | None
+    sources: tuple[str, ...]
     fingerprint: str
     sequence: int
     dtype: str
@@ -96,12 +107,13 @@ class Manifest:
     skipped: Skips
     near_duplicates: Skips
     tokenizer: FileFacts
+    prints: FileFacts
     index: FileFacts
     files: FileFacts
 
     def to_json(self) -> bytes:
         body = asdict(self)
-        return json.dumps({**body, "hash": _seal(body)}, indent=1).encode()
+        return json.dumps({**body, "hash": seal(body)}, indent=1).encode()
 
     @staticmethod
     def from_json(data: bytes, *, where: str) -> Manifest:
@@ -118,20 +130,35 @@ class Manifest:
                 where=where,
                 hint="use the release of shardline that wrote it, or a newer one",
             )
-        if body.pop("hash", None) != _seal(body):
+        if body.pop("hash", None) != seal(body):
             raise DamagedData("the manifest is damaged: its hash does not match", where=where, hint=repair)
         for name in ("train", "held_out"):
             body[name]["shards"] = tuple(Shard(**shard) for shard in body[name]["shards"])
             body[name] = SplitFacts(**body[name])
         for name in ("skipped", "near_duplicates"):
             body[name] = Skips(**{**body[name], "first": tuple(body[name]["first"])})
-        for name in ("tokenizer", "index", "files"):
+        for name in ("tokenizer", "prints", "index", "files"):
             body[name] = FileFacts(**body[name])
-        return Manifest(**body)
+        return Manifest(**{**body, "sources": tuple(body["sources"])})
+
+    @property
+    def beside(self) -> dict[str, FileFacts]:
+        """The files beside the manifest, by name."""
+        return {TOKENIZER: self.tokenizer, PRINTS: self.prints, INDEX: self.index, FILES: self.files}
 
 
-def _seal(body: dict[str, Any]) -> str:
+def seal(body: dict[str, Any]) -> str:
+    """The hash that a JSON file of a data set holds of itself: of the rest of it."""
     return hash_of(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hex()
+
+
+def codecs_of(manifest: Manifest) -> dict[str, tuple[int, int]]:
+    """By codec, how many shards there are of it and their bytes."""
+    totals: dict[str, tuple[int, int]] = {}
+    for shard in (*manifest.train.shards, *manifest.held_out.shards):
+        count, size = totals.get(shard.codec, (0, 0))
+        totals[shard.codec] = (count + 1, size + shard.size)
+    return dict(sorted(totals.items()))
 
 
 def read_manifest(storage: Storage, key: str) -> Manifest:

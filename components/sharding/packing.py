@@ -1,4 +1,4 @@
-"""Documents packed into blocks, by concatenation. Pure numpy; memory is bounded by a row group.
+"""Documents packed into blocks, end to end. Pure numpy; memory is bounded by a row group. See also `bestfit`.
 
 The documents of a unit's split form one stream: the end-of-text token before each of them, and once more at the end.
 The stream is cut into blocks of `sequence` + 1 tokens that overlap by one, block i being stream[i * T : i * T + T + 1],
@@ -8,7 +8,8 @@ so that each token but the very first is a target exactly once. The last block i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,68 @@ import numpy.typing as npt
 from shardline.components.sharding.blocks import I64, Blocks, Tokens
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Piece:
+    """A document to pack.
+
+    Attributes:
+        ids: its tokens; `sizes` the bytes of text that each stands for.
+        quiet: how many of the first ones are not trained on.
+        file, offset: its place in the corpus source.
+    """
+
+    ids: Tokens
+    sizes: npt.NDArray[np.int32]
+    quiet: int = 0
+    file: int
+    offset: int
+
+    def counted_sizes(self) -> npt.NDArray[np.int32]:
+        """`sizes`, without those of tokens that are not trained on."""
+        if not self.quiet:
+            return self.sizes
+        sizes = self.sizes.copy()
+        sizes[: self.quiet] = 0
+        return sizes
+
+
+@dataclass
+class Totals:
+    """What was packed: documents, tokens to train on, the bytes that these stand for, and bytes of text in all."""
+
+    documents: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    text_bytes: int = 0
+
+    def add(self, document: Piece) -> None:
+        self.documents += 1
+        # Each token but the quiet ones is a target, and so is the end-of-text token after the last.
+        self.tokens += len(document.ids) - document.quiet + 1
+        self.bytes += int(document.counted_sizes().sum())
+        self.text_bytes += int(document.sizes.sum())
+
+
+class Packing(Protocol):
+    """How documents of a unit become blocks."""
+
+    totals: Totals
+
+    def add(self, document: Piece) -> Iterator[Blocks]:
+        """Take a document, and give the row groups that are complete."""
+        ...
+
+    def finish(self) -> Iterator[Blocks]:
+        """End the unit, and give what is left."""
+        ...
+
+
 class Packer:
     """One stream. Gives its blocks in row groups of `row_group`; only the last one is smaller."""
 
-    def __init__(self, *, sequence: int, row_group: int, dtype: npt.DTypeLike, end_of_text: int) -> None:
+    def __init__(
+        self, *, sequence: int, row_group: int, dtype: npt.DTypeLike, end_of_text: int, source: int = 0
+    ) -> None:
         self._sequence = sequence
         self._group_tokens = sequence * row_group
         self._dtype = np.dtype(dtype)
@@ -31,30 +90,25 @@ class Packer:
         # The documents that begin in what is pending, and before them the one that is open where it begins.
         self._begins: list[int] = []
         self._places: list[tuple[int, int]] = []
+        self._quiet: list[int] = []
         self._blocks = 0
-        self.documents = 0
-        self.targets = 0
-        self.bytes = 0
+        self._source = source
+        self.totals = Totals()
 
-    def add(self, ids: Tokens, sizes: npt.NDArray[np.int32], *, file: int, offset: int) -> Iterator[Blocks]:
-        """Append a document, and give the row groups that are complete.
-
-        Args:
-            ids: its tokens; `sizes` the bytes of text that each stands for.
-            file, offset: its place in the corpus.
-        """
+    def add(self, document: Piece) -> Iterator[Blocks]:
+        """Append a document, and give the row groups that are complete."""
         self._begins.append(self._pending)
-        self._places.append((file, offset))
+        self._places.append((document.file, document.offset))
+        self._quiet.append(document.quiet)
         self._append(self._separator, self._no_bytes)
-        self._append(ids, sizes)
-        self.documents += 1
-        self.bytes += int(sizes.sum())
+        self._append(document.ids, document.counted_sizes())
+        self.totals.add(document)
         while self._pending > self._group_tokens:
             yield self._cut(self._group_tokens)
 
     def finish(self) -> Iterator[Blocks]:
         """End the stream, and give what is left."""
-        if not self.documents:
+        if not self.totals.documents:
             return
         self._append(self._separator, self._no_bytes)
         while self._pending > 1:
@@ -75,32 +129,33 @@ class Packer:
         length[-1] -= padding
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[1 : targets + 1], dtype=np.int64)])
         edges = np.minimum(np.arange(rows + 1) * self._sequence, targets)
-        bounds, starts, documents = self._document_starts(rows)
+        bounds, starts, documents, quiet = self._document_starts(rows)
         places = np.array(self._places, np.int64)[documents]
         blocks = Blocks(
             numbers=np.arange(self._blocks, self._blocks + rows, dtype=np.int64),
             tokens=_windows(stream, rows, self._sequence),
             length=length,
             bytes=np.diff(ends[edges]).astype(np.int32),
-            source=np.zeros(rows, np.int32),
+            source=np.full(rows, self._source, np.int32),
             bounds=bounds,
             starts=starts.astype(np.int32),
+            quiet=quiet.astype(np.int32),
             files=places[:, 0].astype(np.int32),
             offsets=places[:, 1],
         )
         self._drop(targets, tokens, sizes)
         self._blocks += rows
-        self.targets += targets
         return blocks
 
-    def _document_starts(self, rows: int) -> tuple[I64, I64, I64]:
-        """For `rows` blocks: the bounds of each one's starts, the starts, and the index of each start's document."""
+    def _document_starts(self, rows: int) -> tuple[I64, I64, I64, I64]:
+        """For `rows` blocks: the bounds of each one's starts, the starts, each start's document and quiet tokens."""
         begins = np.array(self._begins, np.int64)
         row_begins = np.arange(rows, dtype=np.int64) * self._sequence
         at = np.union1d(begins[(begins >= 0) & (begins < rows * self._sequence)], row_begins)
         documents = np.searchsorted(begins, at, side="right") - 1
         bounds = np.searchsorted(at, np.append(row_begins, rows * self._sequence))
-        return bounds.astype(np.int64), at % self._sequence, documents
+        quiet = np.maximum(0, begins[documents] + np.array(self._quiet, np.int64)[documents] - at)
+        return bounds.astype(np.int64), at % self._sequence, documents, quiet
 
     def _drop(self, targets: int, tokens: Tokens, sizes: npt.NDArray[np.int32]) -> None:
         self._tokens, self._sizes = [tokens[targets:]], [sizes[targets:]]
@@ -109,6 +164,7 @@ class Packer:
         open_one = max(0, int(np.searchsorted(shifted, 0, side="right")) - 1)
         self._begins = shifted[open_one:].tolist()
         self._places = self._places[open_one:]
+        self._quiet = self._quiet[open_one:]
 
 
 def _joined(parts: list[Any]) -> Any:

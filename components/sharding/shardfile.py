@@ -5,7 +5,7 @@ ranges that cover all of it: each row group's (from the end of the one before, t
 Their hashes are in the index and the manifest, so a changed byte anywhere is noticed by who reads it.
 
 Columns: `tokens` FIXED_LEN_BYTE_ARRAY, the block's tokens as little-endian uint16 or uint32; `length`, `bytes`,
-`source` int32; `doc_starts` list<int32>, `doc_files` list<int32>, `doc_offsets` list<int64>, as in `blocks.Blocks`.
+`source` int32; `doc_starts`, `doc_quiet`, `doc_files` list<int32>, `doc_offsets` list<int64>, as in `blocks.Blocks`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shardline.components.sharding.blocks import Blocks
+from shardline.components.sharding.blocks import Blocks, Tokens
+from shardline.components.sharding.pages import values_of
 
 #: A row group in the index. `offset`, `length`, `hash` (blake2b-128): its range; `tokens_*`: its chunk of tokens.
 GROUP = np.dtype(
@@ -38,7 +39,9 @@ GROUP = np.dtype(
 )
 Groups = npt.NDArray[np.void]
 
-_FORMAT = "1"
+_FORMAT = "2"
+#: All but the tokens.
+_COLUMNS = ["length", "bytes", "source", "doc_starts", "doc_quiet", "doc_files", "doc_offsets"]
 
 
 def hash_of(data: bytes | memoryview) -> bytes:
@@ -50,11 +53,13 @@ def hash_of(data: bytes | memoryview) -> bytes:
 class Shard:
     """A shard, named by the hash of its bytes.
 
-    `size` is in bytes, `groups` the number of row groups, `footer` the offset of all that follows the last one. Hashes
-    are blake2b-128 in hexadecimal.
+    `source` is the number of its corpus source, `codec` its compression. `size` is in bytes, `groups` the number of row
+    groups, `footer` the offset of all that follows the last one. Hashes are blake2b-128 in hexadecimal.
     """
 
     hash: str
+    source: int
+    codec: str
     size: int
     blocks: int
     groups: int
@@ -63,12 +68,18 @@ class Shard:
 
 
 class ShardWriter:
-    """Writes blocks into a nameless temporary file, a row group a call; no more than that is in memory."""
+    """Writes blocks into a nameless temporary file, a row group a call; no more than that is in memory.
 
-    def __init__(self, *, sequence: int, dtype: npt.DTypeLike, codec: str) -> None:
+    Args:
+        codec: as `sharding.codec`, but for auto: a name that Parquet has, with its level where it has levels.
+        source: the number of the corpus source.
+    """
+
+    def __init__(self, *, sequence: int, dtype: npt.DTypeLike, codec: str, source: int = 0) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._schema = _schema(sequence, self._dtype)
+        self._codec, self._source = codec, source
         name, _, level = codec.partition(":")
         self._writer = pq.ParquetWriter(
             self._file,
@@ -108,6 +119,8 @@ class ShardWriter:
         self._file.seek(0)
         shard = Shard(
             hash=whole.hexdigest(),
+            source=self._source,
+            codec=self._codec,
             size=size,
             blocks=self._blocks,
             groups=len(groups),
@@ -133,6 +146,7 @@ def _schema(sequence: int, dtype: np.dtype[Any]) -> pa.Schema:
         "bytes": pa.int32(),
         "source": pa.int32(),
         "doc_starts": entries(pa.int32()),
+        "doc_quiet": entries(pa.int32()),
         "doc_files": entries(pa.int32()),
         "doc_offsets": entries(pa.int64()),
     }
@@ -148,7 +162,12 @@ def _table(blocks: Blocks, schema: pa.Schema, dtype: np.dtype[Any]) -> pa.Table:
         pa.array(blocks.bytes),
         pa.array(blocks.source),
     ]
-    lists = {"doc_starts": blocks.starts, "doc_files": blocks.files, "doc_offsets": blocks.offsets}
+    lists = {
+        "doc_starts": blocks.starts,
+        "doc_quiet": blocks.quiet,
+        "doc_files": blocks.files,
+        "doc_offsets": blocks.offsets,
+    }
     columns += [pa.ListArray.from_arrays(bounds, pa.array(v), type=schema.field(k).type) for k, v in lists.items()]
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -173,20 +192,31 @@ def read_footer(data: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(data))
 
 
-def decode_group(metadata: pq.FileMetaData, number: int, *, size: int, offset: int, data: bytes, first: int) -> Blocks:
+def decode_tokens(chunk: memoryview, *, rows: int, sequence: int, dtype: npt.DTypeLike, codec: str) -> Tokens:
+    """The tokens of a row group, [rows, sequence + 1], from the bytes of its chunk of tokens.
+
+    Raises:
+        NotPages: they are not there.
+    """
+    kind = np.dtype(dtype).newbyteorder("<")
+    size = rows * (sequence + 1) * kind.itemsize
+    values = values_of(chunk, codec=codec.partition(":")[0], size=size)
+    return np.frombuffer(values, kind).reshape(rows, sequence + 1)
+
+
+def decode_group(
+    metadata: pq.FileMetaData, number: int, *, size: int, offset: int, data: bytes, tokens: Tokens, first: int
+) -> Blocks:
     """The blocks of row group `number`.
 
     Args:
         size: of the file in bytes.
         offset, data: the row group's range.
+        tokens: as from `decode_tokens`.
         first: the number, within its split, of its first block.
     """
-    about = metadata.metadata
-    dtype = np.dtype(about[b"shardline.dtype"].decode()).newbyteorder("<")
-    sequence = int(about[b"shardline.sequence"])
     source = pq.ParquetFile(_Part(size, offset, data), metadata=metadata)
-    table = source.read_row_group(number, use_threads=False).combine_chunks()
-    rows = table.num_rows
+    table = source.read_row_group(number, columns=_COLUMNS, use_threads=False).combine_chunks()
 
     def numbers(name: str) -> npt.NDArray[Any]:
         return np.asarray(table.column(name).chunk(0))
@@ -194,15 +224,15 @@ def decode_group(metadata: pq.FileMetaData, number: int, *, size: int, offset: i
     def entries(name: str) -> npt.NDArray[Any]:
         return np.asarray(table.column(name).chunk(0).flatten())
 
-    tokens = table.column("tokens").chunk(0)
     return Blocks(
-        numbers=np.arange(first, first + rows, dtype=np.int64),
-        tokens=np.frombuffer(tokens.buffers()[1], dtype, rows * (sequence + 1)).reshape(rows, sequence + 1),
+        numbers=np.arange(first, first + table.num_rows, dtype=np.int64),
+        tokens=tokens,
         length=numbers("length"),
         bytes=numbers("bytes"),
         source=numbers("source"),
         bounds=np.asarray(table.column("doc_starts").chunk(0).offsets).astype(np.int64),
         starts=entries("doc_starts"),
+        quiet=entries("doc_quiet"),
         files=entries("doc_files"),
         offsets=entries("doc_offsets"),
     )

@@ -14,10 +14,11 @@ from shardline.components.common.runfolder import DATASET_FILE, read_json, run_s
 from shardline.components.common.status import StatusWriter
 from shardline.components.common.step import StepContext, stepping
 from shardline.components.common.storage import Storage
+from shardline.components.sharding.codec import Decision
 from shardline.components.sharding.corpus import list_files
 from shardline.components.sharding.dataset import Dataset
-from shardline.components.sharding.making import OnProgress, Progress, dataset_key, shard
-from shardline.components.sharding.manifest import Manifest, folder
+from shardline.components.sharding.making import OnCodec, OnProgress, Progress, dataset_keys, shard
+from shardline.components.sharding.manifest import Manifest, codecs_of, folder
 
 
 def run(config: RunConfig, *, sources: dict[str, str] | None = None) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def run(config: RunConfig, *, sources: dict[str, str] | None = None) -> dict[str
         pinned = read_json(context.run, DATASET_FILE)
         manifest = _manifest(config, pinned, context)
         facts = _facts(config, manifest)
-        if pinned is not None and facts["fingerprint"] != pinned["fingerprint"]:
+        if pinned is not None and facts["key"] == pinned["key"] and facts["fingerprint"] != pinned["fingerprint"]:
             raise UserError(
                 "made again, the data set is not the one that this run began with",
                 where=facts["url"],
@@ -58,21 +59,32 @@ def find_dataset(config: RunConfig) -> Dataset:
 
 def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepContext) -> Manifest:
     try:
-        key = dataset_key(config)
+        keys = dataset_keys(config)
     except UserError as error:
         if pinned is None:
             raise
         return _kept(config, pinned, context, reason=f"the corpus is not there any more ({error})")
-    if pinned is not None and key != pinned["key"]:
-        if not _only_touched(config, pinned):
+    if pinned is not None and pinned["key"] not in keys:
+        before = Dataset.open(Storage(config.storage), pinned["key"])
+        if before.manifest.sequence != config.block:
+            raise UserError(
+                f"blocks would have {config.block} tokens; in this run's data set they have {before.manifest.sequence}",
+                where="training.stages" if config.training.stages else "training.sequence",
+                hint="give the new run another name; sharding.block leaves room for longer samples later on",
+            )
+        if not _only_touched(config, before):
             raise UserError(
                 "the corpus is not the one that this run began with",
-                where=", ".join(config.corpus.urls),
+                where=", ".join(config.corpus.named_sources()),
                 hint="bring the old files back, or give the new run another name",
             )
         return _kept(config, pinned, context, reason="the corpus has the same files and sizes with other time stamps")
     with StatusWriter(context.run, phase="shard", generation=context.generation, lease=context.lease) as status:
-        return shard(config, on_progress=_reporting(status))
+        manifest = shard(config, on_progress=_reporting(status), on_codec=_telling(context))
+    if pinned is not None and pinned["key"] != manifest.key:
+        data = {"from": pinned["key"], "to": manifest.key, "sources": list(manifest.sources)}
+        context.events.emit("sharding.appended", data, reason="the config names appended sources that are new")
+    return manifest
 
 
 def _kept(config: RunConfig, pinned: dict[str, Any], context: StepContext, *, reason: str) -> Manifest:
@@ -81,9 +93,11 @@ def _kept(config: RunConfig, pinned: dict[str, Any], context: StepContext, *, re
     return Dataset.open(Storage(config.storage), pinned["key"]).manifest
 
 
-def _only_touched(config: RunConfig, pinned: dict[str, Any]) -> bool:
-    before = [(file["url"], file["size"]) for file in Dataset.open(Storage(config.storage), pinned["key"]).files()]
-    return before == [(file.url, file.size) for file in list_files(config.corpus)]
+def _only_touched(config: RunConfig, before: Dataset) -> bool:
+    now = [list_files(source) for source in config.corpus.named_sources().values()]
+    return [[(file["url"], file["size"]) for file in files] for files in before.all_files()] == [
+        [(file.url, file.size) for file in files] for files in now
+    ]
 
 
 def _reporting(status: StatusWriter) -> OnProgress:
@@ -91,6 +105,14 @@ def _reporting(status: StatusWriter) -> OnProgress:
         status.set(step=progress.done, total=progress.total, bytes=progress.bytes, activity=progress.phase)
 
     return report
+
+
+def _telling(context: StepContext) -> OnCodec:
+    def tell(decision: Decision) -> None:
+        facts = {"codec": decision.codec, "source": decision.source, "goal": decision.wish["goal"]}
+        context.events.emit("codec.chosen", facts, reason=decision.reason)
+
+    return tell
 
 
 def _facts(config: RunConfig, manifest: Manifest) -> dict[str, Any]:
@@ -106,6 +128,7 @@ def _facts(config: RunConfig, manifest: Manifest) -> dict[str, Any]:
         "bytes": manifest.train.bytes,
         "shards": len(manifest.train.shards),
         "shard_bytes": sum(shard.size for shard in manifest.train.shards),
+        "codecs": list(codecs_of(manifest)),
         "held_out": {
             "blocks": manifest.held_out.blocks,
             "tokens": manifest.held_out.tokens,

@@ -1,7 +1,7 @@
 """Fixed units of corpus bytes: what is packed together. Pure: sizes in, intervals out.
 
-The sorted files, laid end to end, are cut at every multiple of the unit. Which bytes are in which unit depends on the
-sizes alone, never on workers, cores or parts; so does everything that is made of them.
+The sorted files of a source, laid end to end, are cut at every multiple of the unit. Which bytes are in which unit
+depends on the sizes alone, never on workers, cores or parts; so does everything that is made of them.
 """
 
 from __future__ import annotations
@@ -49,3 +49,29 @@ class Units:
                 pieces.append(Piece(file, start - file_start, stop - file_start))
             start, file = stop, file + 1
         return pieces
+
+
+class SourceUnits:
+    """The units of several sources, numbered through; `sizes` are those of each one's files."""
+
+    def __init__(self, sizes: Sequence[Sequence[int]], unit: int) -> None:
+        self._sources = [Units(each, unit) for each in sizes]
+        self._first = np.cumsum([0, *map(len, self._sources)])
+        self.total = sum(source.total for source in self._sources)
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def source_of(self, number: int) -> int:
+        return int(np.searchsorted(self._first, number, side="right")) - 1
+
+    def length(self, number: int) -> int:
+        """The corpus bytes of a unit."""
+        source = self.source_of(number)
+        start, end = self._sources[source].span(number - int(self._first[source]))
+        return end - start
+
+    def pieces(self, number: int) -> list[Piece]:
+        """What a unit is made of; file numbers are within its source."""
+        source = self.source_of(number)
+        return self._sources[source].pieces(number - int(self._first[source]))

@@ -13,14 +13,17 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardline.components.sharding import heldout
+from shardline.components.sharding.bestfit import BestFit
 from shardline.components.sharding.blocks import Blocks, Tokens
 from shardline.components.sharding.documents import Document
-from shardline.components.sharding.job import Arrays, Job, Left, save_record
+from shardline.components.sharding.job import Arrays, Job, Left, leave_out, save_record
 from shardline.components.sharding.manifest import shard_path
-from shardline.components.sharding.packing import Packer
+from shardline.components.sharding.packing import Packer, Packing, Piece
 from shardline.components.sharding.shardfile import GROUP, Groups, ShardWriter
+from shardline.components.sharding.tokenizer import Tokenizer
 
 SPLITS = ("train", "held_out")
 
@@ -37,11 +40,11 @@ def scan(job: Job, unit: int) -> None:
     prints: list[heldout.U64] = []
     sample: list[bytes] = []
     for document in job.documents(unit, left):
-        data = document.text.encode()
+        data = document.whole.encode()
         split = _split_of(job, data)
         counts[split] += 1
         if split == "held_out":
-            prints.append(heldout.fingerprints(document.text))
+            prints.append(heldout.fingerprints(document.whole))
         elif job.sample_share and heldout.drawn(data, job.sample_share, purpose="tokenizer"):
             sample.append(data)
     arrays: Arrays = {
@@ -69,22 +72,21 @@ def _split_of(job: Job, data: bytes) -> str:
 
 def pack(job: Job, unit: int) -> None:
     """Tokenise a unit's documents and write its shards, one for each split that has any."""
-    near = Left()
+    near, source = Left(), job.source_of(unit)
     about: dict[str, Any] = {}
     arrays: Arrays = {}
-    streams = {split: _Stream(job) for split in SPLITS}
+    streams = {split: _Stream(job, source.number) for split in SPLITS}
     try:
         for batch in _batches(job.documents(unit, Left())):
-            kept: list[tuple[_Stream, Document, int]] = []
+            kept: list[tuple[_Stream, Document]] = []
             for document, data in batch:
                 split = _split_of(job, data)
-                if split == "train" and heldout.is_near(heldout.fingerprints(document.text), job.held_out_prints):
-                    job.leave_out(document, len(data), "like held-out text", near)
+                if split == "train" and heldout.is_near(heldout.fingerprints(document.whole), job.held_out_prints):
+                    leave_out(source, document, len(data), "like held-out text", near)
                 else:
-                    kept.append((streams[split], document, len(data)))
-            encoded = job.tokenizer.encode([document.text for _, document, _ in kept])
-            for (stream, document, size), ids in zip(kept, encoded, strict=True):
-                stream.add(document, ids, size)
+                    kept.append((streams[split], document))
+            for stream, piece in _tokenized(job.tokenizer, kept):
+                stream.add(piece)
         for split, stream in streams.items():
             about[split], arrays[split] = stream.finish()
     finally:
@@ -97,7 +99,7 @@ def _batches(documents: Iterator[Document]) -> Iterator[list[tuple[Document, byt
     batch: list[tuple[Document, bytes]] = []
     size = 0
     for document in documents:
-        data = document.text.encode()
+        data = document.whole.encode()
         batch.append((document, data))
         size += len(data)
         if size >= _BATCH_BYTES:
@@ -106,45 +108,63 @@ def _batches(documents: Iterator[Document]) -> Iterator[list[tuple[Document, byt
     yield batch
 
 
+def _tokenized(tokenizer: Tokenizer, kept: list[tuple[_Stream, Document]]) -> Iterator[tuple[_Stream, Piece]]:
+    """Prompt and text are tokenised apart: no token is half of the one and half of the other."""
+    prompts = iter(_with_sizes(tokenizer, [document.prompt for _, document in kept if document.prompt]))
+    texts = _with_sizes(tokenizer, [document.text for _, document in kept])
+    for (stream, document), (ids, sizes) in zip(kept, texts, strict=True):
+        quiet = 0
+        if document.prompt:
+            before, sizes_before = next(prompts)
+            quiet = len(before)
+            ids, sizes = np.concatenate([before, ids]), np.concatenate([sizes_before, sizes])
+        yield stream, Piece(ids=ids, sizes=sizes, quiet=quiet, file=document.file, offset=document.offset)
+
+
+def _with_sizes(tokenizer: Tokenizer, texts: list[str]) -> Iterator[tuple[Tokens, npt.NDArray[np.int32]]]:
+    for text, ids in zip(texts, tokenizer.encode(texts), strict=True):
+        yield ids, tokenizer.byte_sizes(ids, len(text.encode()))
+
+
 class _Stream:
     """A unit's documents of one split, on their way into a shard."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, source: int) -> None:
         tokenizer = job.tokenizer
-        self._job = job
-        self._packer = Packer(
+        self._storage = job.storage
+        kind: type[Packer] | type[BestFit] = BestFit if job.packing == "best-fit" else Packer
+        self._packer: Packing = kind(
             sequence=job.sequence,
             row_group=job.row_group,
             dtype=tokenizer.dtype,
             end_of_text=tokenizer.end_of_text,
+            source=source,
         )
-        self._writer = ShardWriter(sequence=job.sequence, dtype=tokenizer.dtype, codec=job.codec)
+        self._writer = ShardWriter(sequence=job.sequence, dtype=tokenizer.dtype, codec=job.shard_codec, source=source)
         self._content = hashlib.blake2b(digest_size=16)
 
-    def add(self, document: Document, ids: Tokens, size: int) -> None:
-        """Append a document of `size` UTF-8 bytes."""
-        sizes = self._job.tokenizer.byte_sizes(ids, size)
-        for blocks in self._packer.add(ids, sizes, file=document.file, offset=document.offset):
+    def add(self, document: Piece) -> None:
+        """Append a document."""
+        for blocks in self._packer.add(document):
             self._write(blocks)
 
     def finish(self) -> tuple[dict[str, Any], Groups]:
         """Store the shard under its hash; its facts, and its row groups."""
         for blocks in self._packer.finish():
             self._write(blocks)
-        packer = self._packer
-        facts: dict[str, Any] = {"documents": packer.documents, "tokens": packer.targets, "bytes": packer.bytes}
-        if not packer.documents:
-            return {**facts, "shard": None, "content": None}, np.zeros(0, GROUP)
+        totals = self._packer.totals
+        if not totals.documents:
+            return {**asdict(totals), "shard": None, "content": None}, np.zeros(0, GROUP)
         shard, groups, file = self._writer.finish()
-        with self._job.storage.writer(shard_path(shard.hash)) as target:
+        with self._storage.writer(shard_path(shard.hash)) as target:
             shutil.copyfileobj(file, target, 1 << 20)
-        return {**facts, "shard": asdict(shard), "content": self._content.hexdigest()}, groups
+        return {**asdict(totals), "shard": asdict(shard), "content": self._content.hexdigest()}, groups
 
     def close(self) -> None:
         self._writer.close()
 
     def _write(self, blocks: Blocks) -> None:
         self._writer.write(blocks)
-        counts = (blocks.length, blocks.bytes, blocks.source)
-        for column in (blocks.tokens, *counts, blocks.bounds, blocks.starts, blocks.files, blocks.offsets):
+        counts = (blocks.length, blocks.bytes, blocks.source, blocks.bounds)
+        for column in (blocks.tokens, *counts, blocks.starts, blocks.quiet, blocks.files, blocks.offsets):
             self._content.update(np.ascontiguousarray(column).data)

@@ -65,11 +65,19 @@ class Recorder:
         )
 
     def step(
-        self, step: int, batches: Sequence[Batch], *, result: StepResult, seconds: float, data_seconds: float
+        self,
+        step: int,
+        batches: Sequence[Batch],
+        *,
+        samples: int,
+        result: StepResult,
+        seconds: float,
+        data_seconds: float,
     ) -> None:
         """Record optimizer step `step` (from 0).
 
         Args:
+            samples: of the global batch.
             seconds: wall time since the end of the step before.
             data_seconds: the part of it that went by before this step's samples were there.
 
@@ -91,7 +99,7 @@ class Recorder:
                     "lr": result.learning_rate,
                     "grad_norm": result.gradient_norm,
                     "tokens": result.tokens,
-                    "samples": training.global_batch,
+                    "samples": samples,
                     "seconds": round(seconds, 6),
                     "data_seconds": round(data_seconds, 6),
                     "tokens_per_second": round(rate, 1),

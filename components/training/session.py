@@ -65,13 +65,16 @@ class Session:
         self.layout = layout
         self._context = context
         self._config = config
-        training = config.training
-        self._rounds = layout.rounds(training.global_batch // training.microbatch)
-        self._executor: Executor = executor_for(
-            parts, rounds=self._rounds, document_attention=config.model.attention == "document"
-        )
+        self._executors: dict[tuple[int, int], Executor] = {}
         self._parameters = [parameter for _, parameter in parts.named_parameters()]
         self._optimizer: torch.optim.AdamW | None = None
+
+    def _executor(self, *, rounds: int, sequence: int) -> Executor:
+        """The executor for steps of `rounds` microbatches of `sequence` tokens: stages of training have their own."""
+        if (rounds, sequence) not in self._executors:
+            attention = self._config.model.attention == "document"
+            self._executors[rounds, sequence] = executor_for(self.parts, rounds=rounds, document_attention=attention)
+        return self._executors[rounds, sequence]
 
     # training
 
@@ -84,7 +87,8 @@ class Session:
         training, optimizer = self._config.training, self._with_optimizer()
         inputs = Inputs.of(batches, device=self.parts.device)
         tokens = max(1, self._count_tokens(batches))
-        loss = self._executor.train(inputs, tokens=tokens)
+        executor = self._executor(rounds=len(batches), sequence=batches[0].tokens.shape[1])
+        loss = executor.train(inputs, tokens=tokens)
         norm = clip_gradients(self._parameters, limit=training.optimizer.clip, pp_group=self.parts.pp_group)
         # With the count of tokens the one wait for the device in a step: what is not finite must not reach the weights.
         dist.all_reduce(loss)
@@ -114,19 +118,22 @@ class Session:
         Args:
             on_blocks: told now and then how many blocks are done, over all ranks.
         """
+        training = self._config.training
         batches = held_out_batches(
             split,
-            microbatch=self._config.training.microbatch,
+            microbatch=training.microbatch,
             dp_rank=self.parts.dp_rank,
             dp_size=self.layout.dp,
         )
+        rounds = self.layout.rounds(training.global_batch // training.microbatch)
+        executor = self._executor(rounds=rounds, sequence=split.sequence)
         nats = torch.zeros((), dtype=torch.float64, device=self.parts.device)
         tokens = size = done = 0
-        for group in _groups(batches, self._rounds):
-            nats += self._executor.evaluate(Inputs.of(group, device=self.parts.device))
+        for group in _groups(batches, rounds):
+            nats += executor.evaluate(Inputs.of(group, device=self.parts.device))
             tokens += sum(int(batch.loss_mask.sum()) for batch in group)
             size += sum(int(batch.bytes.sum()) for batch in group)
-            done += len(group) * self._config.training.microbatch * self.layout.dp
+            done += len(group) * training.microbatch * self.layout.dp
             if on_blocks:
                 on_blocks(min(done, split.blocks))
         counts = torch.tensor([tokens, size], device=self.parts.device)

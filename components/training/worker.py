@@ -6,6 +6,7 @@ Called by an agent in each process of a generation. Everything that a run record
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from typing import Any
 
@@ -18,8 +19,9 @@ from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.loader import Loader
-from shardline.components.sharding.order import DataPolicy, SampleOrder
+from shardline.components.sharding.order import DataPolicy, SampleOrder, policy_of
 from shardline.components.training.checkpoint import catalog, saving
+from shardline.components.training.checkpoint.catalog import CheckpointRecord
 from shardline.components.training.recorder import Recorder
 from shardline.components.training.session import Session, open_session
 
@@ -33,7 +35,7 @@ def train(context: WorkerContext, *, dataset: str, layout: dict[str, Any], devic
         device: "cpu" or "cuda".
     """
     config = read_config(context.run)
-    data = Dataset.open(Storage(config.storage), dataset)
+    data = Dataset.open(Storage(config.storage), dataset, cache=config.resources.cache)
     with (
         open_session(
             context, config=config, layout=Layout.from_json(layout), vocab=data.manifest.vocab, device=device
@@ -45,13 +47,12 @@ def train(context: WorkerContext, *, dataset: str, layout: dict[str, Any], devic
 
 def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session: Session, recorder: Recorder) -> None:
     training = config.training
-    policy = DataPolicy(seed=training.seed, window=training.window)
-    progress = _resume(context, config=config, session=session, policy=policy, recorder=recorder)
-    split = data.split("train")
+    split, policy = data.split("train"), policy_of(config)
+    order = split.order(policy)
+    progress = _resume(context, config=config, session=session, order=order, recorder=recorder)
     loader = Loader(
         split,
-        order=SampleOrder(split.geometry, policy),
-        global_batch=training.global_batch,
+        order=order,
         microbatch=training.microbatch,
         dp_rank=session.parts.dp_rank,
         dp_size=session.layout.dp,
@@ -63,12 +64,19 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
             loaded = time.perf_counter()
             result = session.step(batches, step=step)
             progress["step"] = step + 1
-            progress["position"] += training.global_batch
+            progress["position"] = loader.position
             progress["updates"] += 1
             progress["tokens"] += result.tokens
             ended = time.perf_counter()
             # From the end of the step before: what waits for data or a save is part of what a step takes.
-            recorder.step(step, batches, result=result, seconds=ended - began, data_seconds=loaded - began)
+            recorder.step(
+                step,
+                batches,
+                samples=order.stage_at(step).stage.global_batch,
+                result=result,
+                seconds=ended - began,
+                data_seconds=loaded - began,
+            )
             began = ended
             if progress["step"] % training.checkpoint.every == 0 and progress["step"] < training.steps:
                 _save(session, config=config, progress=progress, policy=policy, recorder=recorder, final=False)
@@ -77,17 +85,18 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
 
 
 def _resume(
-    context: WorkerContext, *, config: RunConfig, session: Session, policy: DataPolicy, recorder: Recorder
+    context: WorkerContext, *, config: RunConfig, session: Session, order: SampleOrder, recorder: Recorder
 ) -> dict[str, int]:
     record = saving.newest_sound(context, events=recorder.events)
     if record is None:
         return {"step": 0, "position": 0, "updates": 0, "tokens": 0, "saved": 0}
-    if record.identity != identity_hash(config) or record.state["policy"] != policy.to_json():
+    if record.identity != identity_hash(config):
         raise UserError(
             "this checkpoint belongs to a run of another config",
             where=context.run.url_of(record.folder),
             hint="give the new run another name",
         )
+    _check_policy(record, order=order, recorder=recorder)
     session.load(record, with_optimizer=True)
     if recorder.events:
         recorder.events.emit("checkpoint.loaded", saving.describe(record), reason="the newest that is whole")
@@ -97,6 +106,22 @@ def _resume(
         "saved": record.step,
         **{name: int(state[name]) for name in ("position", "updates", "tokens")},
     }
+
+
+def _check_policy(record: CheckpointRecord, *, order: SampleOrder, recorder: Recorder) -> None:
+    """Raises UserError when the steps that were done would have had other samples under the policy of now."""
+    before, now = DataPolicy.from_json(str(record.state["policy"])), order.policy
+    position = int(record.state["position"])
+    if before.before(record.step) != now.before(record.step) or order.position_at(record.step) != position:
+        raise UserError(
+            f"the data policy of the {record.step} optimizer steps that are done is not the one they were done with",
+            where="training.stages",
+            hint="set mixture, stages and skip of the steps before it back; those to come may be changed",
+        )
+    if before != now and recorder.events:
+        data = {"step": record.step, "policy": json.loads(now.to_json())}
+        reason = "the config changed training.stages or training.skip for the steps to come"
+        recorder.events.emit("policy.changed", data, reason=reason)
 
 
 def _save(

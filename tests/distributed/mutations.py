@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch.distributed as dist
 
 from shardline.components.common.workers import WorkerContext
 from shardline.components.sharding import loader, order
+from shardline.components.sharding.batch import Batch
 from shardline.components.training import executor, session, worker
 
 #: Global sample indices, of steps 2 and 3 with 16 samples a step; microbatches 1 and 2 of their steps.
@@ -27,6 +27,11 @@ def train(context: WorkerContext, *, mistake: str, **arguments: Any) -> None:
             setattr(owner, name, original)
 
 
+def changed(batch: Batch, **changes: Any) -> Batch:
+    kept = {name: getattr(batch, name) for name in ("tokens", "targets", "samples", "index", "details")}
+    return Batch(**{**kept, **changes})
+
+
 def _gradient_scaled(context: WorkerContext) -> None:
     original = session.clip_gradients
 
@@ -40,14 +45,14 @@ def _gradient_scaled(context: WorkerContext) -> None:
 
 
 def _samples_swapped(context: WorkerContext) -> None:
-    original = order.SampleOrder.blocks_of
+    original = order.StageOrder.split
     first, second = SWAPPED
 
-    def swapped(self: Any, samples: Any) -> Any:
-        exchanged = np.where(samples == first, second, np.where(samples == second, first, samples))
+    def swapped(self: Any, draws: Any) -> Any:
+        exchanged = np.where(draws == first, second, np.where(draws == second, first, draws))
         return original(self, exchanged)
 
-    order.SampleOrder.blocks_of = swapped  # type: ignore[method-assign]
+    order.StageOrder.split = swapped  # type: ignore[method-assign]
 
 
 def _sample_corrupted(context: WorkerContext) -> None:
@@ -55,10 +60,10 @@ def _sample_corrupted(context: WorkerContext) -> None:
 
     def corrupted(self: Any) -> Any:
         batches = original(self)
-        if self.position == 3 * self._global_batch and context.rank == context.world - 1:
+        if self.step == 3 and context.rank == context.world - 1:
             tokens = batches[0].tokens.copy()
             tokens[0] = tokens[0][::-1]
-            batches[0] = replace(batches[0], tokens=tokens)
+            batches[0] = changed(batches[0], tokens=tokens)
         return batches
 
     loader.Loader.__next__ = corrupted  # type: ignore[method-assign]
@@ -68,7 +73,7 @@ def _mask_dropped(context: WorkerContext) -> None:
     original = executor.Inputs.of.__func__  # type: ignore[attr-defined]
 
     def unmasked(cls: Any, batches: Any, *, device: Any) -> Any:
-        full = [replace(batch, loss_mask=batch.loss_mask | True) for batch in batches]
+        full = [changed(batch, details=batch.details._replace(loss_mask=batch.loss_mask | True)) for batch in batches]
         return original(cls, full, device=device)
 
     executor.Inputs.of = classmethod(unmasked)  # type: ignore[method-assign,assignment]
@@ -98,7 +103,7 @@ def _moment_lost(context: WorkerContext) -> None:
 
 _MISTAKES: dict[str, Any] = {
     "gradient scaled by dp": (_gradient_scaled, [(session, "clip_gradients")]),
-    "two samples swapped across steps": (_samples_swapped, [(order.SampleOrder, "blocks_of")]),
+    "two samples swapped across steps": (_samples_swapped, [(order.StageOrder, "split")]),
     "one sample corrupted": (_sample_corrupted, [(loader.Loader, "__next__")]),
     "one mask dropped": (_mask_dropped, [(executor.Inputs, "of")]),
     "clip per stage": (_clip_per_stage, [(session, "clip_gradients")]),

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from shardline.components.common.storage import Storage
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.loader import held_out_batches
-from shardline.components.sharding.order import DataPolicy, SampleOrder
+from shardline.components.sharding.order import policy_of
 from shardline.components.training.checkpoint import catalog
 from tests.distributed import runs
 from tests.distributed.runs import LAYOUTS, ONE, STEPS, furthest, losses, samples, train
@@ -57,14 +56,11 @@ def test_the_reference_learns_and_its_batches_are_uneven(world: World) -> None:
 def test_the_recorded_samples_are_those_of_the_order(world: World) -> None:
     data = Dataset.open(Storage(str(world.root / "storage")), world.dataset)
     config = runs.make_config(world.root, run="reference")
-    order = SampleOrder(
-        data.split("train").geometry, DataPolicy(seed=config.training.seed, window=config.training.window)
-    )
+    order = data.split("train").order(policy_of(config))
     found = samples(world.reference)
     assert sorted(found) == list(range(STEPS))
     for step, indices in found.items():
-        expected = order.blocks_of(np.arange(step * 16, (step + 1) * 16, dtype=np.int64))
-        assert indices == expected.tolist()
+        assert indices == order.samples_of(step)[1].blocks.tolist()
 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "one process"])

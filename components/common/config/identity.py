@@ -64,6 +64,11 @@ def _leaves(section: BaseModel, prefix: str) -> Iterator[tuple[str, Role, Any]]:
         value = getattr(section, name)
         if isinstance(value, BaseModel):
             yield from _leaves(value, f"{prefix}{name}.")
+        elif isinstance(value, dict) and any(isinstance(item, BaseModel) for item in value.values()):
+            for key, item in value.items():
+                # What is appended leaves all there is as it was; the data set sees to that.
+                if not getattr(item, "appended", False):
+                    yield from _leaves(item, f"{prefix}{name}.{key}.")
         else:
             extra = field.json_schema_extra
             role = extra["x-role"] if isinstance(extra, dict) else Role.FREE.value

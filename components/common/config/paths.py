@@ -18,7 +18,9 @@ def is_local(url: str) -> bool:
 def local_paths(config: RunConfig) -> dict[str, str]:
     """The keys of `config` that hold a path on this machine, with the path as it is written."""
     named = {"storage": config.storage}
-    named |= {f"corpus.urls.{index}": url for index, url in enumerate(config.corpus.urls)}
+    named |= {f"corpus.urls.{index}": url for index, url in enumerate(config.corpus.urls or [])}
+    for name, source in config.corpus.sources.items():
+        named |= {f"corpus.sources.{name}.urls.{index}": url for index, url in enumerate(source.urls)}
     if config.tokenizer.url is not None:
         named["tokenizer.url"] = config.tokenizer.url
     return {key: url for key, url in named.items() if is_local(url)}
@@ -26,11 +28,22 @@ def local_paths(config: RunConfig) -> dict[str, str]:
 
 def absolute(config: RunConfig) -> RunConfig:
     """`config` with each path on this machine made absolute, from the working directory."""
-    corpus = config.corpus.model_copy(update={"urls": [_absolute(url) for url in config.corpus.urls]})
+    corpus = config.corpus
+    sources = {
+        name: source.model_copy(update={"urls": [_absolute(url) for url in source.urls]})
+        for name, source in corpus.sources.items()
+    }
+    urls = None if corpus.urls is None else [_absolute(url) for url in corpus.urls]
+    corpus = corpus.model_copy(update={"urls": urls, "sources": sources})
     tokenizer = config.tokenizer
     if tokenizer.url is not None:
         tokenizer = tokenizer.model_copy(update={"url": _absolute(tokenizer.url)})
-    return config.model_copy(update={"storage": _absolute(config.storage), "corpus": corpus, "tokenizer": tokenizer})
+    cache = config.resources.cache
+    if cache.folder != "auto":
+        cache = cache.model_copy(update={"folder": _absolute(cache.folder)})
+    resources = config.resources.model_copy(update={"cache": cache})
+    changes = {"corpus": corpus, "tokenizer": tokenizer, "resources": resources}
+    return config.model_copy(update={"storage": _absolute(config.storage), **changes})
 
 
 def _absolute(url: str) -> str:

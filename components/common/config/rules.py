@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shardline.components.common.config.data_rules import broken_data_rules
 from shardline.components.common.config.presets import ModelShape
 from shardline.components.common.config.schema import Layout, RunConfig, Training
 
@@ -21,10 +22,11 @@ def broken_rules(config: RunConfig) -> Iterator[Problem]:
     training = config.training
     shape = config.model.shape(config.tokenizer.vocab)
     yield from _model(config, shape)
-    yield from _batch(training)
+    yield from _batch("training.global_batch", training.global_batch, training.microbatch)
+    for number, stage in enumerate(training.stages):
+        if stage.global_batch:
+            yield from _batch(f"training.stages.{number}.global_batch", stage.global_batch, training.microbatch)
     yield from _layout(training, shape)
-    if training.sequence > shape.max_positions:
-        yield Problem("training.sequence", f"must not exceed model.max_positions ({shape.max_positions})")
     workers = config.sharding.workers
     if isinstance(workers, int) and workers < 1:
         yield Problem("sharding.workers", "must be at least 1, or auto")
@@ -34,11 +36,12 @@ def broken_rules(config: RunConfig) -> Iterator[Problem]:
             yield Problem("resources.processes", "must be at least 1, or auto")
         else:
             yield from _world(training.layout, processes)
+    if "://" in config.resources.cache.folder:
+        yield Problem("resources.cache.folder", "must be a folder of the node, not a URL")
     if config.storage.endswith("://"):
         yield Problem("storage", "must name a folder or a bucket after the scheme")
-    for index, url in enumerate(config.corpus.urls):
-        if not url.strip() or url.endswith("://"):
-            yield Problem(f"corpus.urls.{index}", "must name a file, a folder or a glob")
+    for path, rule in broken_data_rules(config, shape):
+        yield Problem(path, rule)
 
 
 def _model(config: RunConfig, shape: ModelShape) -> Iterator[Problem]:
@@ -53,14 +56,11 @@ def _model(config: RunConfig, shape: ModelShape) -> Iterator[Problem]:
         yield Problem("model.vocab", f"must be at least tokenizer.vocab ({config.tokenizer.vocab})")
 
 
-def _batch(training: Training) -> Iterator[Problem]:
-    batch, microbatch = training.global_batch, training.microbatch
+def _batch(path: str, batch: int, microbatch: int) -> Iterator[Problem]:
     if batch % microbatch:
         near = sorted({max(microbatch, batch // microbatch * microbatch), (batch // microbatch + 1) * microbatch})
         right = " or ".join(str(value) for value in near)
-        yield Problem(
-            "training.global_batch", f"must be a multiple of training.microbatch ({microbatch}), such as {right}"
-        )
+        yield Problem(path, f"must be a multiple of training.microbatch ({microbatch}), such as {right}")
 
 
 def _layout(training: Training, shape: ModelShape) -> Iterator[Problem]:
@@ -81,8 +81,9 @@ def _layout(training: Training, shape: ModelShape) -> Iterator[Problem]:
     data = (1 if layout.dp_shard == "auto" else layout.dp_shard) * (
         1 if layout.dp_replicate == "auto" else layout.dp_replicate
     )
-    rounds = -(-(training.global_batch // training.microbatch) // data)
-    if pp > 1 and rounds < pp * stages and training.global_batch % training.microbatch == 0:
+    smallest = training.smallest_batch
+    rounds = -(-(smallest // training.microbatch) // data)
+    if pp > 1 and rounds < pp * stages and smallest % training.microbatch == 0:
         yield Problem(
             "training.layout.pp",
             f"a pipeline of {pp * stages} stages needs at least {pp * stages} microbatches on each data-parallel rank; "

@@ -50,7 +50,7 @@ def test_round_trip() -> None:
 
 def test_unknown_key_names_the_nearest_and_its_line() -> None:
     assert problems(BASE + "  stepps: 3\n") == [
-        "run.yaml:10: training.stepps: unknown key; did you mean training.steps?"
+        "run.yaml:10: training.stepps: unknown key; did you mean training.steps or training.stages?"
     ]
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from shardline.components.common.config.schema import Corpus
+from shardline.components.common.config.schema import Source
 from shardline.components.common.errors import UserError
 from shardline.components.sharding.corpus import list_files, open_file
 
 
 def names(*urls: object) -> list[str]:
-    return [file.url for file in list_files(Corpus(urls=[str(url) for url in urls]))]
+    return [file.url for file in list_files(Source(urls=[str(url) for url in urls]))]
 
 
 def test_a_name_with_pattern_characters_is_taken_literally(tmp_path: Path) -> None:
@@ -40,10 +40,10 @@ def test_folders_globs_and_files_each_once_in_sorted_order(tmp_path: Path) -> No
 def test_formats_go_by_the_ending(tmp_path: Path) -> None:
     for name in ("a.txt", "b.JSONL", "c.ndjson.gz", "d.parquet", "e"):
         (tmp_path / name).write_text("x")
-    files = list_files(Corpus(urls=[str(tmp_path)]))
+    files = list_files(Source(urls=[str(tmp_path)]))
     assert [file.format for file in files] == ["text", "jsonl", "jsonl", "parquet", "text"]
     assert [file.packed for file in files] == [False, False, True, False, False]
-    assert {file.format for file in list_files(Corpus(urls=[str(tmp_path)], format="text"))} == {"text"}
+    assert {file.format for file in list_files(Source(urls=[str(tmp_path)], format="text"))} == {"text"}
 
 
 def test_a_url_of_any_file_system() -> None:
@@ -52,12 +52,12 @@ def test_a_url_of_any_file_system() -> None:
         fs.pipe({"/corpus/b.txt": b"two", "/corpus/sub/a.txt": b"one", "/other/c.txt": b"x"})
         assert names("memory://corpus") == ["memory:///corpus/b.txt", "memory:///corpus/sub/a.txt"]
         assert names("memory://*/*.txt") == ["memory:///corpus/b.txt", "memory:///other/c.txt"]
-        (file,) = list_files(Corpus(urls=["memory://corpus/b.txt"]))
+        (file,) = list_files(Source(urls=["memory://corpus/b.txt"]))
         with open_file(file) as (handle, size):
             assert handle.read() == b"two" and size == 3
-        assert list_files(Corpus(urls=["memory://corpus/b.txt"])) == [file]
+        assert list_files(Source(urls=["memory://corpus/b.txt"])) == [file]
         fs.pipe("/corpus/b.txt", b"new")
-        assert list_files(Corpus(urls=["memory://corpus/b.txt"])) != [file]
+        assert list_files(Source(urls=["memory://corpus/b.txt"])) != [file]
     finally:
         fs.rm("/", recursive=True)
 

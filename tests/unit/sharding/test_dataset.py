@@ -14,13 +14,14 @@ from shardline.components.sharding.manifest import Manifest, folder
 
 def read_everything(storage: Storage, key: str) -> None:
     dataset = Dataset.open(storage, key)
-    dataset.files()
+    dataset.all_files()
+    dataset.read_beside("held_out.bin")
     dataset.tokenizer()
     names: tuple[SplitName, ...] = ("train", "held_out")
     for name in names:
         split = dataset.split(name)
         for group in range(split.groups):
-            split.read_group(group)
+            split.read_group(group).blocks()
 
 
 def beside(dataset: Dataset, name: str) -> Path:
@@ -30,13 +31,15 @@ def beside(dataset: Dataset, name: str) -> Path:
 def test_row_groups_hold_the_blocks_in_order(dataset: Dataset) -> None:
     for name in ("train", "held_out"):
         split = dataset.split(name)  # type: ignore[arg-type]
-        groups = [split.read_group(group) for group in range(split.groups)]
+        groups = [split.read_group(group).blocks() for group in range(split.groups)]
         assert np.concatenate([group.numbers for group in groups]).tolist() == list(range(split.blocks))
         assert sum(int(group.bytes.sum()) for group in groups) == split.facts.bytes
         assert sum(int((group.length - 1).sum()) for group in groups) == split.facts.tokens
 
 
-@pytest.mark.parametrize("what", ["shard", "manifest.json", "index.bin", "tokenizer.json", "files.json"])
+@pytest.mark.parametrize(
+    "what", ["shard", "manifest.json", "index.bin", "tokenizer.json", "files.json", "held_out.bin"]
+)
 def test_a_changed_byte_anywhere_is_noticed(dataset: Dataset, what: str) -> None:
     path = beside(dataset, what)
     if what == "shard":
@@ -71,8 +74,8 @@ def test_a_byte_less_a_byte_more_or_nothing_at_all_is_noticed(dataset: Dataset, 
 
 def test_a_manifest_of_the_future_is_refused_and_left_alone(dataset: Dataset) -> None:
     path = beside(dataset, "manifest.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
-    with pytest.raises(DamagedData, match=r"version 2; this release reads version 1.*newer"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 3}))
+    with pytest.raises(DamagedData, match=r"version 3; this release reads version 2.*newer"):
         Dataset.open(dataset.storage, dataset.manifest.key)
     assert path.exists()
 

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.components.common.config.schema import Corpus
+from shardline.components.common.config.schema import Source
 from shardline.components.common.errors import UserError
 from shardline.components.sharding import documents
-from shardline.components.sharding.corpus import list_files
+from shardline.components.sharding.corpus import Fields, list_files
 from shardline.components.sharding.documents import Document, Skipped, line_number, read_piece
 from shardline.components.sharding.units import Piece, Units
 
 
 def read(path: Path, *, unit: int = 1 << 30, format_: str = "auto") -> list[Document | Skipped]:
-    files = list_files(Corpus(urls=[str(path)], format=format_))  # type: ignore[arg-type]
+    files = list_files(Source(urls=[str(path)], format=format_))  # type: ignore[arg-type]
     units = Units([file.size for file in files], unit)
     pieces = [piece for number in range(len(units)) for piece in units.pieces(number)]
-    return [record for piece in pieces for record in read_piece(files, piece, text_field="text")]
+    return [record for piece in pieces for record in read_piece(files, piece, fields=Fields("text"))]
 
 
 def texts(records: list[Document | Skipped]) -> list[str]:
@@ -108,7 +108,7 @@ def test_blank_lines_are_no_records_and_bad_ones_have_a_line_number(tmp_path: Pa
     records = read(path)
     assert texts(records) == ["first", "last"] and reasons(records) == ["not valid JSON"]
     bad = next(record for record in records if isinstance(record, Skipped))
-    (file,) = list_files(Corpus(urls=[str(path)]))
+    (file,) = list_files(Source(urls=[str(path)]))
     assert line_number(file, bad.offset) == 4
 
 
@@ -179,10 +179,10 @@ def test_a_damaged_parquet_file_is_skipped(tmp_path: Path) -> None:
 def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("before")
-    files = list_files(Corpus(urls=[str(path)]))
+    files = list_files(Source(urls=[str(path)]))
     path.write_text("after it")
     with pytest.raises(UserError, match=r"a\.txt: changed while it was being read"):
-        list(read_piece(files, Piece(0, 0, 6), text_field="text"))
+        list(read_piece(files, Piece(0, 0, 6), fields=Fields("text")))
     path.unlink()
     with pytest.raises(UserError, match=r"a\.txt: not found"):
-        list(read_piece(files, Piece(0, 0, 6), text_field="text"))
+        list(read_piece(files, Piece(0, 0, 6), fields=Fields("text")))

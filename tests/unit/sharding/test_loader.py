@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,15 +12,18 @@ from shardline.components.common.errors import DamagedData
 from shardline.components.sharding.batch import Batch
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.loader import Loader, held_out_batches
-from shardline.components.sharding.order import DataPolicy, SampleOrder
+from shardline.components.sharding.order import DataPolicy, Skip, Stage
 
 Steps = list[list[Batch]]
 COLUMNS = ("tokens", "targets", "positions", "documents", "loss_mask", "samples", "index", "bytes")
 same_data_set = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def order_of(dataset: Dataset, *, window: int = 3) -> SampleOrder:
-    return SampleOrder(dataset.split("train").geometry, DataPolicy(seed=5, window=window))
+def policy(
+    *, batch: int = 12, sequence: int = 32, stages: tuple[Stage, ...] = (), skips: tuple[Skip, ...] = ()
+) -> DataPolicy:
+    first = Stage(step=0, global_batch=batch, sequence=sequence, mixture=(("corpus", "1"),))
+    return DataPolicy(seed=5, window=3, block=32, stages=(first, *stages), skips=skips)
 
 
 def steps_of(
@@ -28,22 +32,23 @@ def steps_of(
     count: int,
     dp_rank: int = 0,
     dp_size: int = 1,
-    position: int = 0,
-    batch: int = 12,
+    step: int = 0,
     micro: int = 2,
+    under: DataPolicy | None = None,
 ) -> Steps:
-    loader = Loader(
-        dataset.split("train"),
-        order=order_of(dataset),
-        global_batch=batch,
-        microbatch=micro,
-        dp_rank=dp_rank,
-        dp_size=dp_size,
-        position=position,
-    )
+    split = dataset.split("train")
+    order = split.order(under or policy())
+    position = order.position_at(step)
+    loader = Loader(split, order=order, microbatch=micro, dp_rank=dp_rank, dp_size=dp_size, position=position)
     with loader:
-        steps = [step for step, _ in zip(loader, range(count), strict=False)]
-    return steps[:count]
+        steps = [batches for batches, _ in zip(loader, range(count), strict=False)]
+        return [[whole(batch) for batch in batches] for batches in steps[:count]]
+
+
+def whole(batch: Batch) -> Batch:
+    """All that is made when it is asked for, asked for."""
+    assert batch.details
+    return batch
 
 
 def put_together(ranks: list[Steps], *, microbatches: int) -> Steps:
@@ -82,27 +87,94 @@ def test_each_epoch_gives_every_block_once_across_global_batches(dataset: Datase
     assert index.tolist() == list(range(48))
     for epoch in range(3):
         assert sorted(seen[epoch * blocks : (epoch + 1) * blocks].tolist()) == list(range(blocks))
-    assert np.array_equal(seen, order_of(dataset).blocks_of(np.arange(len(seen))))
+    order = dataset.split("train").order(policy())
+    expected = [order.samples_of(step)[1].blocks for step in range(len(seen) // 12)]
+    assert np.array_equal(seen, np.concatenate(expected))
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> DataPolicy:
+    steps = sorted(draw(st.sets(st.integers(1, 20), max_size=2)))
+    batches, sequences = st.sampled_from([6, 12, 24]), st.sampled_from([32, 16, 8])
+    mixture = (("corpus", "1"),)
+    stages = tuple(
+        Stage(step=step, global_batch=draw(batches), sequence=draw(sequences), mixture=mixture) for step in steps
+    )
+    skips = tuple(Skip(step=step, batches=2) for step in sorted(draw(st.sets(st.integers(0, 20), max_size=2))))
+    return policy(batch=draw(batches), sequence=draw(sequences), stages=stages, skips=skips)
 
 
 @same_data_set
-@given(step=st.integers(0, 60), dp_size=st.integers(1, 4), micro=st.sampled_from([1, 2, 3, 4, 6, 12]))
-def test_it_goes_on_from_any_position_under_any_number_of_ranks(
-    dataset: Dataset, step: int, dp_size: int, micro: int
+@given(under=policies(), step=st.integers(0, 60), dp_size=st.integers(1, 4), micro=st.sampled_from([1, 2, 3, 6]))
+def test_it_goes_on_from_any_step_under_any_number_of_ranks(
+    dataset: Dataset, under: DataPolicy, step: int, dp_size: int, micro: int
 ) -> None:
-    whole = steps_of(dataset, count=step + 3, micro=micro)[step:]
+    whole_run = steps_of(dataset, count=step + 3, micro=micro, under=under)[step:]
     ranks = [
-        steps_of(dataset, count=3, dp_rank=rank, dp_size=dp_size, position=step * 12, micro=micro)
+        steps_of(dataset, count=3, dp_rank=rank, dp_size=dp_size, step=step, micro=micro, under=under)
         for rank in range(dp_size)
     ]
-    assert_same(put_together(ranks, microbatches=12 // micro), whole)
+    order = dataset.split("train").order(under)
+    for number in range(3):
+        batch = order.stage_at(step + number).stage.global_batch
+        found = put_together([[rank[number]] for rank in ranks], microbatches=batch // micro)
+        assert_same(found, [whole_run[number]])
+        index, places = order.samples_of(step + number)
+        assert np.concatenate([each.index for each in found[0]]).tolist() == index.tolist()
+        assert np.concatenate([each.samples for each in found[0]]).tolist() == places.blocks.tolist()
 
 
-def test_the_position_counts_what_was_given_out(dataset: Dataset) -> None:
-    arguments = {"global_batch": 12, "microbatch": 2, "dp_rank": 0, "dp_size": 1, "position": 36}
-    with Loader(dataset.split("train"), order=order_of(dataset), **arguments) as loader:  # type: ignore[arg-type]
+def test_the_position_is_that_of_the_next_step(dataset: Dataset) -> None:
+    split = dataset.split("train")
+    order = split.order(policy())
+    with Loader(split, order=order, microbatch=2, dp_rank=0, dp_size=1, position=order.position_at(3)) as loader:
+        assert (loader.step, loader.position) == (3, 3 * 12 * 32)
         next(loader)
-        assert loader.position == 48
+        assert (loader.step, loader.position) == (4, 4 * 12 * 32)
+
+
+def test_a_part_of_a_block_is_that_part(dataset: Dataset) -> None:
+    """Each column of a shorter sample is the cut of the whole one; the first part of a hidden one doesn't count."""
+    long, short = (Stage(step=2, global_batch=12, sequence=n, mixture=(("corpus", "1"),)) for n in (32, 16))
+    blocks = {
+        int(batch.samples[row]): (batch, row)
+        for step in steps_of(dataset, count=40)
+        for batch in step
+        for row in range(2)
+    }
+    seen = 0
+    for batch in (batch for step in steps_of(dataset, count=20, under=policy(stages=(short,))) for batch in step):
+        if batch.tokens.shape[1] == 32:
+            continue
+        for row, number in enumerate(batch.samples.tolist()):
+            if number not in blocks:
+                continue
+            (block, at), seen = blocks[number], seen + 1
+            cuts = [slice(start, start + 16) for start in (0, 16)]
+            (cut,) = [
+                cut
+                for cut in cuts
+                if np.array_equal(block.tokens[at, cut], batch.tokens[row])
+                and np.array_equal(block.targets[at, cut], batch.targets[row])
+                and np.array_equal(block.loss_mask[at, cut], batch.loss_mask[row])
+            ][:1]
+            documents = block.documents[at, cut] - block.documents[at, cut.start]
+            assert np.array_equal(documents, batch.documents[row])
+            same = block.documents[at, cut] == block.documents[at, cut.start]
+            positions = np.where(same, np.arange(16), block.positions[at, cut])
+            assert np.array_equal(positions, batch.positions[row])
+    assert seen > 50
+    under = policy(batch=6, sequence=8, stages=(long,))
+    (first, *_), *_ = steps_of(dataset, count=1, step=2, under=under)
+    # Twelve samples of eight tokens were given before: three whole blocks of 32.
+    places = dataset.split("train").order(under).samples_of(2)[1]
+    assert places.hidden[0] == 0
+    under = policy(batch=6, sequence=8, stages=(replace(long, step=1),))
+    (first, *_), *_ = steps_of(dataset, count=1, step=1, under=under)
+    # Six samples of eight tokens are a block and a half.
+    places = dataset.split("train").order(under).samples_of(1)[1]
+    assert places.hidden[0] == 16 and first.samples[0] == places.blocks[0]
+    assert not first.loss_mask[0, :16].any() and first.loss_mask[0, 16:].any()
 
 
 def test_a_batch_agrees_with_its_blocks(dataset: Dataset) -> None:
@@ -110,7 +182,7 @@ def test_a_batch_agrees_with_its_blocks(dataset: Dataset) -> None:
     for batch in (batch for step in steps_of(dataset, count=12) for batch in step):
         for row, number in enumerate(batch.samples.tolist()):
             group, at = (int(each[0]) for each in split.geometry.locate(np.array([number])))
-            blocks = split.read_group(group)
+            blocks = split.read_group(group).blocks()
             tokens, length = blocks.tokens[at].astype(np.int64), int(blocks.length[at])
             assert batch.tokens[row].tolist() == tokens[:-1].tolist()
             assert batch.targets[row].tolist() == tokens[1:].tolist()

@@ -18,7 +18,7 @@ from shardline.components.common.errors import DamagedData, EnvironmentLacking, 
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.heldout import drawn
-from shardline.components.sharding.making import Progress, dataset_key, shard
+from shardline.components.sharding.making import Progress, dataset_keys, shard
 from shardline.components.sharding.manifest import Manifest, folder
 
 MakeConfig = Callable[..., RunConfig]
@@ -31,10 +31,10 @@ def opened(config: RunConfig, manifest: Manifest) -> Dataset:
 
 def texts_by_file(dataset: Dataset) -> dict[str, str]:
     """The text that the data set holds of each corpus file."""
-    files, tokenizer, found = dataset.files(), dataset.tokenizer(), {}
+    files, tokenizer, found = dataset.all_files(), dataset.tokenizer(), {}
     for name in ("train", "held_out"):
         for document in dataset.split(name).documents():  # type: ignore[arg-type]
-            url = files[document.file]["url"]
+            url = files[document.source][document.file]["url"]
             found[url] = found.get(url, "") + tokenizer.decode(document.tokens)
     return found
 
@@ -65,16 +65,16 @@ def test_workers_codec_and_a_second_time_change_nothing(corpus: Path, make_confi
 )
 def test_another_recipe_is_another_data_set(corpus: Path, make_config: MakeConfig, change: dict[str, int]) -> None:
     one, other = make_config(corpus), make_config(corpus, **change)
-    assert dataset_key(one) != dataset_key(other)
+    assert dataset_keys(one) != dataset_keys(other)
     assert shard(one).fingerprint != shard(other).fingerprint
 
 
 def test_touching_the_corpus_makes_another_key(corpus: Path, make_config: MakeConfig) -> None:
     config = make_config(corpus)
-    key = dataset_key(config)
+    keys = dataset_keys(config)
     path = next(corpus.rglob("*.txt"))
     os.utime(path, ns=(1, 1))
-    assert dataset_key(config) != key
+    assert dataset_keys(config) != keys
 
 
 def test_progress_covers_every_phase(corpus: Path, make_config: MakeConfig) -> None:
@@ -202,7 +202,7 @@ def test_other_readers_open_the_shards(dataset: Dataset) -> None:
     path = dataset.storage.local_path(f"shards/{shard_.hash}.parquet")
     table = pq.read_table(path)
     assert table.num_rows == shard_.blocks
-    ours = split.read_group(0)
+    ours = split.read_group(0).blocks()
     first = np.frombuffer(table.column("tokens")[0].as_py(), "<u2")
     assert first.tolist() == ours.tokens[0].tolist() and len(first) == sequence + 1
     rows = duckdb.sql(f"select tokens, length, doc_starts, doc_files, doc_offsets, bytes from '{path}'").fetchall()

@@ -4,22 +4,40 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardline.components.sharding.batch import details_of
+from shardline.components.sharding.bestfit import BestFit
 from shardline.components.sharding.blocks import Blocks, concatenate
-from shardline.components.sharding.packing import Packer
+from shardline.components.sharding.order import Places
+from shardline.components.sharding.packing import Packer, Piece
 
 EOS = 0
 
 Documents = list[list[int]]
 documents_of = st.lists(st.lists(st.integers(1, 999), max_size=40), min_size=1, max_size=12)
+KINDS = st.sampled_from([Packer, BestFit])
 
 
-def packed(documents: Documents, *, sequence: int, row_group: int) -> list[Blocks]:
-    packer = Packer(sequence=sequence, row_group=row_group, dtype=np.uint16, end_of_text=EOS)
+def quiet_of(number: int, tokens: list[int]) -> int:
+    return min(len(tokens), number * 3 % 7)
+
+
+def piece(number: int, tokens: list[int]) -> Piece:
+    ids, sizes = np.array(tokens, np.uint16), np.array([token % 5 for token in tokens], np.int32)
+    return Piece(ids=ids, sizes=sizes, quiet=quiet_of(number, tokens), file=number, offset=number * 10)
+
+
+def packed(
+    documents: Documents, *, sequence: int, row_group: int, kind: type[Packer] | type[BestFit] = Packer
+) -> list[Blocks]:
+    packer = kind(sequence=sequence, row_group=row_group, dtype=np.uint16, end_of_text=EOS)
     groups: list[Blocks] = []
     for number, tokens in enumerate(documents):
-        ids, sizes = np.array(tokens, np.uint16), np.array([token % 5 for token in tokens], np.int32)
-        groups += packer.add(ids, sizes, file=number, offset=number * 10)
-    return groups + list(packer.finish())
+        groups += packer.add(piece(number, tokens))
+    groups += packer.finish()
+    assert packer.totals.documents == len(documents)
+    assert packer.totals.bytes == sum(int(each.bytes.sum()) for each in groups)
+    assert packer.totals.text_bytes == sum(token % 5 for tokens in documents for token in tokens)
+    return groups
 
 
 def targets_of(blocks: Blocks) -> list[int]:
@@ -39,9 +57,57 @@ def test_every_token_but_the_first_is_a_target_exactly_once(documents: Documents
     assert [len(each) for each in groups[:-1]] == [group] * (len(groups) - 1) and len(groups[-1]) <= group
     assert (blocks.length[:-1] == sequence + 1).all() and blocks.length[-1] >= 2
     assert blocks.numbers.tolist() == list(range(len(blocks)))
-    # Of token t, t % 5 bytes; none of the separators'.
-    for row, length, size in zip(blocks.tokens.tolist(), blocks.length.tolist(), blocks.bytes.tolist(), strict=True):
-        assert size == sum(token % 5 for token in row[1:length])
+
+
+def counted(blocks: Blocks, *, sequence: int) -> list[tuple[int, int]]:
+    """For each target that counts, the document that it belongs to (as its file) and the token."""
+    zeros = np.zeros(len(blocks), np.int64)
+    places = Places(blocks=blocks.numbers, offsets=zeros, hidden=zeros)
+    details = details_of(blocks, places, sequence=sequence, whole=True, rows=len(blocks))
+    found = []
+    for row in range(len(blocks)):
+        entries = range(int(blocks.bounds[row]), int(blocks.bounds[row + 1]))
+        owner = [int(blocks.files[entries[number]]) for number in details.documents[row].tolist()]
+        targets = blocks.tokens[row, 1:].tolist()
+        mask = details.loss_mask[row].tolist()
+        counts = [(owner[at], targets[at]) for at in range(sequence) if mask[at]]
+        # Of token t, t % 5 bytes; none of the end-of-text tokens'.
+        assert int(details.bytes[row]) == sum(token % 5 for _, token in counts)
+        found += counts
+    return found
+
+
+@given(KINDS, documents_of, st.integers(2, 20), st.integers(1, 5))
+def test_every_token_but_those_of_prompts_is_trained_on_exactly_once(
+    kind: type[Packer] | type[BestFit], documents: Documents, sequence: int, group: int
+) -> None:
+    groups = packed(documents, sequence=sequence, row_group=group, kind=kind)
+    found = counted(concatenate(groups), sequence=sequence)
+    expected = [
+        (number, token)
+        for number, tokens in enumerate(documents)
+        for token in [*tokens[quiet_of(number, tokens) :], EOS]
+    ]
+    assert sorted(found) == sorted(expected)
+    if kind is Packer:
+        assert found == expected
+
+
+@given(documents_of, st.integers(2, 20), st.integers(1, 5))
+def test_best_fit_cuts_no_document_that_fits(documents: Documents, sequence: int, group: int) -> None:
+    blocks = concatenate(packed(documents, sequence=sequence, row_group=group, kind=BestFit))
+    for number, tokens in enumerate(documents):
+        parts = np.count_nonzero(blocks.files == number)
+        assert parts == max(1, -(-(len(tokens) + 1) // sequence))
+    assert (blocks.length <= sequence + 1).all()
+    assert blocks.numbers.tolist() == list(range(len(blocks)))
+    # Best fit: no two blocks that could share one.
+    room = [sequence + 1 - int(length) for length in blocks.length]
+    begun = [int(blocks.starts[blocks.bounds[row]]) for row in range(len(blocks))]
+    assert all(start == 0 for start in begun)
+    alone = [(int(length) - 1, free) for length, free in zip(blocks.length, room, strict=True)]
+    whole = [each for row, each in enumerate(alone) if blocks.tokens[row, 0] == EOS]
+    assert not any(a is not b and a[0] <= b[1] for a in whole for b in whole)
 
 
 def test_that_check_notices_blocks_that_do_not_overlap() -> None:
@@ -75,4 +141,5 @@ def test_rows_are_taken_with_all_that_belongs_to_them(documents: Documents, data
         assert taken.tokens[at].tolist() == blocks.tokens[row].tolist()
         assert taken.numbers[at] == row and taken.length[at] == blocks.length[row]
         assert taken.starts[one].tolist() == blocks.starts[same].tolist()
+        assert taken.quiet[one].tolist() == blocks.quiet[same].tolist()
         assert taken.files[one].tolist() == blocks.files[same].tolist()
