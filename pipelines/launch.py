@@ -17,16 +17,16 @@ from typing import IO
 
 from shardline.components.common.completion import finished
 from shardline.components.common.config import Loaded
-from shardline.components.common.errors import EXIT_BUG, EXIT_PEER_LOST, RecordedError
+from shardline.components.common.errors import EXIT_BUG, EXIT_PEER_LOST, EXITS_STOPPED, RecordedError, Stopped
 from shardline.components.common.events import EventLog
 from shardline.components.common.owner import FENCE_VARIABLE, Lease, hold
 from shardline.components.common.processes import child_environment
 from shardline.components.common.runfolder import adopt_config, error_file, read_json, run_storage
+from shardline.components.common.steps import STEPS
 from shardline.components.common.storage import Storage
 from shardline.pipelines.package import parameter
 from shardline.pipelines.scratch import scratch_folder
-from shardline.pipelines.steps import STEPS
-from shardline.pipelines.watch import Watcher
+from shardline.pipelines.stopping import watching
 
 LOG_FILE = "logs/pipeline.log"
 PIPELINE_FOLDER = "pipeline"
@@ -46,6 +46,7 @@ def run_pipeline(loaded: Loaded) -> bool:
         UserError: another live process owns the run.
         ConfigError: the run began under another identity.
         RecordedError: the error that ended a step, with its exit code.
+        Superseded: another process has taken the run over.
         EnvironmentLacking: the disk is full.
         Stopped: a signal ended it; no process is left.
     """
@@ -56,10 +57,11 @@ def run_pipeline(loaded: Loaded) -> bool:
             return False
         for left_over in ("errors", PIPELINE_FOLDER):
             run.delete_tree(left_over)
-        with scratch_folder() as scratch, _log(run, scratch) as log, Watcher(run, STEPS) as watcher:
+        with scratch_folder() as scratch, _log(run, scratch) as log, watching(run, STEPS) as watcher:
             with EventLog(run, generation=lease.next_generation(), writer="run") as events:
                 _announce(events, resumed=resumed)
             if not _run_child(run, loaded, lease, scratch, log):
+                lease.check()
                 raise _failure(run, Path(log.name), step=watcher.running_step)
     return True
 
@@ -118,9 +120,11 @@ def _log(run: Storage, scratch: Path) -> Iterator[IO[bytes]]:
             run.put(path, LOG_FILE)
 
 
-def _failure(run: Storage, log_path: Path, *, step: str | None) -> RecordedError:
+def _failure(run: Storage, log_path: Path, *, step: str | None) -> RecordedError | Stopped:
     """What ended the pipeline: the first error that a step left, else what can be said without."""
     records = [record for name in STEPS if (record := read_json(run, error_file(name)))]
+    if records and records[0]["exit_code"] in EXITS_STOPPED:
+        return Stopped(records[0]["message"], signum=records[0]["exit_code"] - 128)
     if records:
         error = RecordedError(records[0])
     elif step:

@@ -6,17 +6,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shardline.components.planning.layout import Layout
+
 #: Events that are shown as they come; the others are in the run's events and its report.
 NOTABLE = {
     "run.resumed",
     "sharding.skipped",
     "codec.chosen",
+    "training.skipped",
+    "evaluation.rough",
     "layout.chosen",
     "worker.lost",
     "checkpoint.loaded",
     "checkpoint.damaged",
     "checkpoint.failed",
 }
+_STATES = {"step.started": "running", "step.finished": "done", "step.failed": "failed", "step.stopped": "stopped"}
+#: What a step's progress is counted in.
+_UNITS = {"shard": "units", "train": "steps", "evaluate": "blocks"}
 
 
 @dataclass
@@ -24,15 +31,21 @@ class Row:
     """One step as it is shown. `total` is None where there is nothing to count."""
 
     name: str
-    state: str = "waiting"  # running, done, failed
+    state: str = "waiting"  # running, done, failed, stopped
     done: int = 0
     total: int | None = None
     text: str = ""
 
     @property
+    def unit(self) -> str:
+        """What `done` and `total` count, where there is something to count."""
+        return _UNITS.get(self.name, "") if self.total else ""
+
+    @property
     def line(self) -> str:
         """The row as a line of plain text."""
-        counted = f"{self.done:,}/{self.total:,}" if self.total and self.state == "running" else self.state
+        running = self.total and self.state == "running"
+        counted = f"{self.done:,}/{self.total:,} {self.unit}".rstrip() if running else self.state
         return f"{self.name}: {counted}{'  ' + self.text if self.text else ''}"
 
 
@@ -46,14 +59,20 @@ class Progress:
     def running(self) -> Row | None:
         return next((row for row in self.rows.values() if row.state == "running"), None)
 
+    @property
+    def last(self) -> Row | None:
+        """The last step that has begun."""
+        return next((row for row in reversed(self.rows.values()) if row.state != "waiting"), None)
+
     def apply(self, record: Mapping[str, Any]) -> str | None:
         """Take an event in; returns the line to show for it, if it is one that is shown."""
         name, data = record["name"], record["data"]
         row = self.rows.get(str(data.get("step"))) if name.startswith("step.") else None
         if row is not None:
-            row.state = {"step.started": "running", "step.finished": "done", "step.failed": "failed"}[name]
+            row.state = _STATES[name]
+            row.text = _result(row.name, data) if row.state == "done" else ""
             if row.state == "done":
-                row.done, row.text = row.total or 0, _result(row.text)
+                row.done = row.total or 0
         return describe(record) if name in NOTABLE else None
 
     def update(self, status: Mapping[str, Any]) -> None:
@@ -69,6 +88,10 @@ class Progress:
 
 def describe(record: Mapping[str, Any]) -> str:
     """An event in one line: its name, and its reason or its plain values."""
+    if record["name"] == "checkpoint.loaded":
+        return f"going on from the checkpoint of step {record['data']['step']:,}"
+    if record["name"] == "layout.chosen":
+        return f"layout.chosen: {Layout.from_json(record['data']['layout'])} ({record['reason']})"
     plain = {key: value for key, value in record["data"].items() if isinstance(value, str | int | float)}
     detail = record.get("reason") or ", ".join(f"{key} {value}" for key, value in plain.items())
     return f"{record['name']}: {detail}" if detail else str(record["name"])
@@ -90,9 +113,12 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def _result(text: str) -> str:
-    """What of a running step's text still says something when it is done: not its speed, nor the time left."""
-    return "  ".join(part for part in text.split("  ") if part.startswith("loss "))
+def _result(name: str, summary: Mapping[str, Any]) -> str:
+    """What the last event of the step `name` says of its outcome."""
+    loss = summary.get("loss")
+    if not isinstance(loss, int | float):
+        return ""
+    return f"loss {loss:.3f} (mean of the last steps)" if name == "train" else f"loss {loss:.3f}"
 
 
 def _numbers(status: Mapping[str, Any]) -> str:

@@ -53,8 +53,14 @@ class Watcher:
 
     @property
     def running_step(self) -> str | None:
-        """The step that began last and has not ended."""
+        """The step that has begun and has not ended."""
         row = self._progress.running
+        return row.name if row else None
+
+    @property
+    def last_step(self) -> str | None:
+        """The last step that has begun."""
+        row = self._progress.last
         return row.name if row else None
 
     def __enter__(self) -> Watcher:
@@ -99,6 +105,7 @@ class BarDisplay:
             TextColumn("{task.description:<8}"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]:<6}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[text]}", markup=False),
             console=console,
@@ -114,10 +121,10 @@ class BarDisplay:
             if row.state == "waiting":
                 continue
             if row.name not in self._ids:
-                self._ids[row.name] = self._bars.add_task(row.name, total=None, text="")
+                self._ids[row.name] = self._bars.add_task(row.name, total=None, text="", unit="")
             task = self._ids[row.name]
             if row.state == "running":
-                self._bars.update(task, total=row.total, completed=row.done, text=row.text)
+                self._bars.update(task, total=row.total, completed=row.done, text=row.text, unit=row.unit)
             else:
                 done = row.done if row.total else int(row.state == "done")
                 text = row.text if row.state == "done" else row.state
@@ -134,6 +141,7 @@ class LineDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._states: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
         self._began: dict[str, float] = {}
         self._last = 0.0
 
@@ -147,8 +155,9 @@ class LineDisplay:
             if changed:
                 self._states[row.name] = row.state
                 self._began.setdefault(row.name, now)
-            if changed or (row.state == "running" and now - self._last >= _LINE_SECONDS):
-                self._last = now
+            due = row.state == "running" and now - self._last >= _LINE_SECONDS and row.line != self._shown.get(row.name)
+            if changed or due:
+                self._last, self._shown[row.name] = now, row.line
                 ended = f" in {duration(now - self._began[row.name])}" if row.state == "done" else ""
                 self.note(row.line + ended)
 

@@ -33,6 +33,9 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 EXIT_PEER_LOST = 175
 EXIT_DEVICE_FAULT = 176
 
+#: The exit codes of an end that somebody asked for, which is no failure.
+EXITS_STOPPED = (EXIT_INTERRUPT, EXIT_TERMINATED)
+
 #: Below this a failure is final; from it on a new attempt is worth making, as PyTorchJob's ExitCode policy has it.
 FIRST_RETRYABLE = 128
 
@@ -86,12 +89,14 @@ class DamagedData(ShardlineError):
 class Stopped(BaseException):
     """The user or the platform asked for an end.
 
-    No `Exception`: what goes on after any error, as libraries do in places, must not go on after this one.
+    No `Exception`: what goes on after any error, as libraries do in places, must not go on after this one. `hint` says
+    what goes on from where.
     """
 
     def __init__(self, message: str, *, signum: int = signal.SIGINT) -> None:
         super().__init__(message)
         self.message = message
+        self.hint = "the same command goes on from here"
         self.exit_code = 128 + signum
 
 

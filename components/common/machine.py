@@ -39,15 +39,24 @@ def device(config: RunConfig, *, world: int) -> str:
 
 def processes(config: RunConfig) -> int:
     """Training processes to start on this machine: `resources.processes`, or as many as layout and devices suggest."""
+    return processes_and_why(config)[0]
+
+
+def processes_and_why(config: RunConfig) -> tuple[int, str]:
+    """As `processes`, with where the number comes from."""
     wanted = config.resources.processes
     if wanted != "auto":
-        return wanted
+        return wanted, "resources.processes"
     layout = config.training.layout
     axes = (layout.pp, layout.dp_replicate, layout.dp_shard)
     fixed = 1
     for axis in axes:
         fixed *= 1 if axis == "auto" else axis
     if layout.pp != "auto" and layout.dp_shard != "auto":
-        return fixed
+        return fixed, "training.layout"
     available = devices() if config.resources.device != "cpu" else 0
-    return max(1, (available or _WITHOUT_DEVICES) // fixed) * fixed
+    number = max(1, (available or _WITHOUT_DEVICES) // fixed) * fixed
+    if number == fixed > 1:
+        return number, "training.layout"
+    devices_here = f"the {available} devices of this machine" if available else "the default without devices"
+    return number, f"{devices_here}; resources.processes is auto"

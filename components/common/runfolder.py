@@ -10,7 +10,8 @@ from typing import Any
 from shardline.components.common import config as configs
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.identity import check_resume
-from shardline.components.common.errors import DamagedData, ShardlineError, UserError, to_record
+from shardline.components.common.errors import DamagedData, ShardlineError, Superseded, UserError, to_record
+from shardline.components.common.steps import STEPS
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import jsonable
 
@@ -53,26 +54,34 @@ def read_config(run: Storage) -> RunConfig:
 def adopt_config(run: Storage, config: RunConfig, *, sources: dict[str, str] | None = None) -> bool:
     """Write `config` into the run folder; True when the run had begun before.
 
-    Where the config leaves the end of the learning rate's decay open, it is the number of steps that the run began
-    with: to extend a run must not bend the curve that it is on.
-
     Raises:
         ConfigError: the run has a data set, and began under another identity.
     """
     begun = run.exists(CONFIG_FILE)
-    # Until it has a data set there is nothing that another config would not fit: a mistake can still be mended.
-    fixed = begun and run.exists(DATASET_FILE)
-    before = read_config(run) if fixed else config
-    schedule = before.training.schedule
-    config = _with_decay_steps(config, default=schedule.decay_steps or before.training.steps)
-    text = configs.dump(config).encode()
-    if fixed:
-        check_resume(before, config, sources=sources)
+    text = configs.dump(as_adopted(run, config, sources=sources)).encode()
     if begun and run.read(CONFIG_FILE) == text:
         return True
     run.delete(DONE_FILE)  # what was done was another config's
     run.write(CONFIG_FILE, text)
     return begun
+
+
+def as_adopted(run: Storage, config: RunConfig, *, sources: dict[str, str] | None = None) -> RunConfig:
+    """`config` as the run in `run` would take it over; nothing is written.
+
+    Where it leaves the end of the learning rate's decay open, that is the number of steps that the run began with: to
+    extend a run must not bend the curve that it is on.
+
+    Raises:
+        ConfigError: the run has a data set, and began under another identity.
+    """
+    # Until it has a data set there is nothing that another config would not fit: a mistake can still be mended.
+    fixed = run.exists(CONFIG_FILE) and run.exists(DATASET_FILE)
+    before = read_config(run) if fixed else config
+    config = _with_decay_steps(config, default=before.training.schedule.decay_steps or before.training.steps)
+    if fixed:
+        check_resume(before, config, sources=sources)
+    return config
 
 
 def _with_decay_steps(config: RunConfig, *, default: int) -> RunConfig:
@@ -110,12 +119,21 @@ def error_file(step: str) -> str:
 
 @contextlib.contextmanager
 def recording_errors(run: Storage, step: str) -> Iterator[None]:
-    """Leave the error that ends the block in the run folder, for the process that started this step."""
+    """Leave the error that ends the block in the run folder, for the process that started this step.
+
+    A step that ends well leaves no error of its own, nor of a step before it. The report, which can be written of any
+    run, says nothing of the others.
+    """
     run.delete(error_file(step))
     try:
         yield
+    except Superseded:
+        raise  # the run is another process's now
     except BaseException as error:
         # The first error is the one to show: storage that is gone too must not hide it.
         with contextlib.suppress(ShardlineError):
             write_json(run, error_file(step), to_record(error))
         raise
+    if step != STEPS[-1]:
+        for before in STEPS[: STEPS.index(step)]:
+            run.delete(error_file(before))

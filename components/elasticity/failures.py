@@ -1,4 +1,4 @@
-"""What ended a worker: the record that it leaves, and which of a generation's records tells the cause.
+"""What ended a worker: the record that it leaves, which of a generation's records tells the cause, and what to say.
 
 A worker writes its classified error into the run folder before it exits. When one meets an error the others lose a
 peer; the cause is the error of the one that did not merely lose another.
@@ -6,6 +6,10 @@ peer; the cause is the error of the one that did not merely lose another.
 
 from __future__ import annotations
 
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +18,7 @@ import torch.distributed as dist
 from shardline.components.common.errors import (
     EXIT_DEVICE_FAULT,
     EXIT_PEER_LOST,
+    EXITS_STOPPED,
     FIRST_RETRYABLE,
     DeviceFault,
     PeerLost,
@@ -38,6 +43,24 @@ _PEER_GONE = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How a worker process ended; a negative `exit_code` is the signal that ended it."""
+
+    rank: int
+    pid: int
+    exit_code: int
+
+    def __str__(self) -> str:
+        who = f"rank {self.rank} (process {self.pid})"
+        if self.exit_code >= 0:
+            return f"{who} ended with exit code {self.exit_code}"
+        number = -self.exit_code
+        return (
+            f"{who} was ended by {next((each.name for each in signal.Signals if each == number), f'signal {number}')}"
+        )
+
+
 def classify(error: BaseException) -> BaseException:
     """`error` as a `ShardlineError` where it is about a peer or a device; itself otherwise."""
     if isinstance(error, ShardlineError):
@@ -52,10 +75,16 @@ def classify(error: BaseException) -> BaseException:
     if isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and any(sign in text for sign in _PEER_GONE)
     ):
-        return PeerLost(f"a peer is gone or silent: {str(error).splitlines()[0]}")
+        return PeerLost(f"a peer is gone or silent: {_first_sentence(error)}")
     if isinstance(error, RuntimeError) and "cuda error" in text:
         return DeviceFault(f"a device failed: {str(error).splitlines()[0]}")
     return error
+
+
+def _first_sentence(error: BaseException) -> str:
+    """What a library's error says at first, without the places in its sources; the log has all of it."""
+    line = re.sub(r"\[[^\]\s]*\.(?:cc|cpp|cu|h|hpp|py):\d+\]\s*", "", str(error).splitlines()[0])
+    return re.split(r"(?<=\w|\])\.(?=\s|$)", line, maxsplit=1)[0]
 
 
 def _folder(generation: int) -> str:
@@ -80,9 +109,27 @@ def is_final(record: dict[str, Any] | None) -> bool:
     return record is not None and int(record["exit_code"]) < FIRST_RETRYABLE
 
 
-def as_error(record: dict[str, Any] | None, *, exit_codes: dict[int, int]) -> ShardlineError:
-    """The error to raise for a generation whose workers ended with `exit_codes`, by rank."""
+def reason_of(record: dict[str, Any] | None, *, ends: Sequence[End]) -> str:
+    """Why a generation ended, in a sentence: by a signal to a worker, else by what one of them recorded.
+
+    Args:
+        record: as from `cause_of`.
+        ends: of the workers that had ended when the loss was noticed.
+    """
+    killed = [end for end in ends if end.exit_code < 0]
+    if killed:
+        return ", ".join(map(str, killed))
+    if record is not None and record["exit_code"] in EXITS_STOPPED:
+        return f"rank {record['rank']} was {record['message']}"
     if record is not None:
+        return f"rank {record['rank']}: {record['message']}"
+    return ", ".join(map(str, ends)) or "a worker is gone"
+
+
+def as_error(record: dict[str, Any] | None, *, ends: Sequence[End], restarts: int) -> ShardlineError:
+    """The error to raise for a generation that is not followed by another, after `restarts` that were allowed."""
+    if record is not None and is_final(record):
         return RecordedError(record)
-    ends = ", ".join(f"rank {rank} with {code}" for rank, code in sorted(exit_codes.items()))
-    return PeerLost(f"workers ended without a word: {ends}")
+    message = f"{reason_of(record, ends=ends)}, and elastic.max_restarts ({restarts}) is used up"
+    code = int(record["exit_code"]) if record is not None else EXIT_PEER_LOST
+    return RecordedError({"message": message, "exit_code": code})

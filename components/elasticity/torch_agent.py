@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
@@ -22,8 +23,9 @@ from shardline.components.common.owner import Lease
 from shardline.components.common.processes import child_environment
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import Job
-from shardline.components.elasticity.failures import as_error, cause_of, is_final
+from shardline.components.elasticity.failures import End, as_error, cause_of, is_final, reason_of
 from shardline.components.elasticity.rendezvous import LocalRendezvous
+from shardline.components.training.checkpoint import catalog
 
 _WORKER = ("-m", "shardline.components.elasticity.worker_main")
 _MONITOR_SECONDS = 0.1
@@ -52,8 +54,7 @@ class TorchElasticAgent:
             max_restarts=self._max_restarts,
             monitor_interval=_MONITOR_SECONDS,
         )
-        # What there is to say of a failure is in the error that is raised.
-        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+        _silence_torch()
         # torch hands this environment on: a worker whose agent died before it could look knows whom to look for.
         os.environ.update(child_environment())
         # SIGTERM and SIGINT have a handler already, whose exception nothing on the way can swallow.
@@ -64,7 +65,8 @@ class TorchElasticAgent:
         except SignalException as error:
             raise Stopped("terminated", signum=int(error.sigval)) from None
         if result.is_failed():
-            raise as_error(cause_of(run, generation=agent.generation), exit_codes=_exit_codes(result))
+            cause = cause_of(run, generation=agent.generation)
+            raise as_error(cause, ends=_ends(result), restarts=self._max_restarts)
 
 
 class _Agent(LocalElasticAgent):
@@ -75,6 +77,7 @@ class _Agent(LocalElasticAgent):
     ) -> None:
         super().__init__(spec, DefaultLogsSpecs(), shutdown_timeout=_STOP_SECONDS)
         self.generation = 0
+        self._ends: Sequence[End] = ()
         self._job, self._run, self._lease, self._events = job, run, lease, events
         self._timeout = timeout
 
@@ -94,21 +97,38 @@ class _Agent(LocalElasticAgent):
         started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        self._ends = _ends(result)
+        return result
+
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         self._stop_workers(worker_group)
         self._lease.check()
         cause = cause_of(self._run, generation=self.generation)
         if is_final(cause):
-            raise as_error(cause, exit_codes={})
+            raise as_error(cause, ends=(), restarts=0)
         self._tell_of_loss(cause)
         super()._restart_workers(worker_group)
 
     def _tell_of_loss(self, cause: dict[str, Any] | None) -> None:
-        left = self._remaining_restarts
-        data = {"generation": self.generation, "restarts_left": left, **({"rank": cause["rank"]} if cause else {})}
-        reason = str(cause["message"]) if cause else "a worker was killed"
+        lost = sorted(end.rank for end in self._ends if end.exit_code < 0) or ([cause["rank"]] if cause else [])
+        data = {"generation": self.generation, "restarts_left": self._remaining_restarts, "ranks": lost}
+        record = catalog.current(self._run)
+        place = f"from the checkpoint of step {record.step:,}" if record else "from the beginning, without a checkpoint"
+        reason = f"{reason_of(cause, ends=self._ends)}; {self._job.name} starts again {place}"
         self._events.emit("worker.lost", data, reason=reason)
 
 
-def _exit_codes(result: RunResult) -> dict[int, int]:
-    return {rank: failure.exitcode for rank, failure in result.failures.items()}
+def _ends(result: RunResult) -> list[End]:
+    failures = sorted(result.failures.items())
+    return [End(rank=rank, pid=failure.pid, exit_code=failure.exitcode) for rank, failure in failures]
+
+
+def _silence_torch() -> None:
+    """Keep the lines of torch's agent from the display: what there is to say is in events and in the error raised."""
+    # Its loggers have levels of their own; what all of them pass their lines up to is this one.
+    logger = logging.getLogger("torch.distributed.elastic")
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())

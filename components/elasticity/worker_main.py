@@ -26,7 +26,6 @@ from shardline.components.common.workers import WorkerContext
 def main(description: str) -> int:
     # Before torch is imported, which takes seconds: an agent that dies meanwhile must not leave this process behind.
     die_with_parent()
-    raise_on_signals()
     import torch
 
     from shardline.components.elasticity.failures import classify, leave_record
@@ -38,6 +37,7 @@ def main(description: str) -> int:
     run = Storage(job["run"])
     with _logging_to(run, f"logs/{job['generation']:06d}/{rank:05d}.log"):
         try:
+            raise_on_signals()
             context = _context(job, run=run, rank=rank)
             module, _, function = job["entry"].partition(":")
             getattr(importlib.import_module(module), function)(context, **job["arguments"])

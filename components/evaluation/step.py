@@ -29,6 +29,8 @@ from shardline.components.training.model import Transformer
 from shardline.components.training.session import torch_device
 
 ENTRY = "shardline.components.evaluation.worker:evaluate"
+#: Held-out text below either of these gives a number that another draw of documents would change visibly.
+_ENOUGH_DOCUMENTS, _ENOUGH_BYTES = 10, 64 << 10
 MODEL_FOLDER = "model"
 RESULT_VERSION = 1
 
@@ -62,6 +64,14 @@ def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = Non
             write_json(context.run, result_file(record.step), result)
         context.summary.update({name: result[name] for name in ("checkpoint", "loss", "bits_per_byte")})
         return result
+
+
+def rough(*, documents: int, bytes: int) -> str | None:
+    """What to say of a number that is over so little held-out text, in bytes; None where it is enough."""
+    if documents >= _ENOUGH_DOCUMENTS and bytes >= _ENOUGH_BYTES:
+        return None
+    what = f"{documents:,} document{'s' * (documents != 1)}, {bytes / 1024:.1f} KiB"
+    return f"the held-out text is little ({what}), so the number is rough; raise sharding.held_out in a new run"
 
 
 def _judged(
@@ -122,9 +132,13 @@ class _Subject:
             "compressors": compared and compared.compressors(),
             "decoded": compared and {"bytes": compared.decoded_bytes, "lossless": compared.lossless},
             "samples": self._samples(),
+            "rough": rough(documents=held_out.documents, bytes=held_out.bytes) if held_out.blocks else None,
         }
         told = ("step", "loss", "perplexity", "bits_per_byte", "tokens", "bytes", "compressors")
         self._context.events.emit("evaluation.finished", {name: result[name] for name in told})
+        if result["rough"]:
+            about = {"documents": held_out.documents, "bytes": held_out.bytes}
+            self._context.events.emit("evaluation.rough", about, reason=str(result["rough"]))
         return dict(jsonable(result))
 
     def _measure(self, agent: Agent) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def render(chart: Chart, *, width: int, height: int, style: str = "") -> str:
         *_x_axis(frame, chart.x_label, height, count=max(4, width // 90)),
         f'<text class="unit" x="0" y="12">{escape(chart.unit)}</text>',
         *_marks(frame, chart.marks),
-        *(_level(frame, level) for level in chart.levels),
+        *(_level(frame, level, chart.series) for level in chart.levels),
         *(_line(frame, series) for series in chart.series),
     ]
     return (
@@ -199,12 +199,27 @@ def _marks(frame: _Frame, marks: Sequence[Mark]) -> list[str]:
     return parts
 
 
-def _level(frame: _Frame, level: Level) -> str:
+def _level(frame: _Frame, level: Level, series: Sequence[Series]) -> str:
     y, left, right = frame.y(level.y), frame.left, frame.right
+    x, below = _free_place(frame, y, width=6.8 * len(level.label), series=series)
     return (
         f'<line class="level" x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        f'<text class="level-label" x="{right - 4:.1f}" y="{y + 15:.1f}" text-anchor="end">{escape(level.label)}</text>'
+        f'<text class="level-label" x="{x:.1f}" y="{y + 15 if below else y - 6:.1f}">{escape(level.label)}</text>'
     )
+
+
+def _free_place(frame: _Frame, y: float, *, width: float, series: Sequence[Series]) -> tuple[float, bool]:
+    """Where a label `width` wide at the line `y` covers the fewest points: its left end, and whether it lies below."""
+    drawn = [(frame.x(px), frame.y(py)) for each in series for px, py in each.points]
+
+    def covered(place: tuple[float, bool]) -> int:
+        x, below = place
+        top, bottom = (y, y + 20) if below else (y - 20, y)
+        return sum(x - 6 <= px <= x + width + 6 and top <= py <= bottom for px, py in drawn)
+
+    sides = (frame.right - 4 - width, (frame.left + frame.right - width) / 2, frame.left + 6)
+    heights = [below for below in (True, False) if frame.top <= y + (20 if below else -20) <= frame.bottom]
+    return min(((x, below) for x in sides for below in heights or [True]), key=covered)
 
 
 def _line(frame: _Frame, series: Series) -> str:

@@ -112,12 +112,14 @@ def _comparison(evaluation: dict[str, Any]) -> str:
     if evaluation.get("decoded") and not evaluation["decoded"]["lossless"]:
         decoded = count(evaluation["decoded"]["bytes"])
         text += f" The tokenizer does not give every byte back: the compressors had {decoded}B."
+    if rough := evaluation.get("rough"):
+        text += f" {escape(rough[0].upper() + rough[1:])}."
     verdict = evaluation["gate"]
     return text if verdict.get("max_bits_per_byte") is None else f"{text} The gate: {escape(verdict['reason'])}."
 
 
 def _tiles(records: Records) -> str:
-    evaluation, shape = records.evaluation, records.shape
+    evaluation, shape, steps = records.evaluation, records.shape, records.config.training.steps
     throughput, wall = records.throughput, records.wall_seconds
     epochs = ""
     if records.manifest and records.manifest["train"]["tokens"]:
@@ -134,7 +136,8 @@ def _tiles(records: Records) -> str:
         (
             "Optimizer steps",
             f"{records.steps_done:,}",
-            f"of {records.config.training.steps:,}, {records.config.training.global_batch:,} samples each",
+            (f"of {steps:,}, " if records.steps_done <= steps else "")
+            + f"{records.config.training.global_batch:,} samples each",
         ),
         (
             "Wall time",

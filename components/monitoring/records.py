@@ -11,21 +11,24 @@ from typing import Any
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.presets import ModelShape
+from shardline.components.common.errors import EXITS_STOPPED
+from shardline.components.common.metrics import read_metrics
 from shardline.components.common.runfolder import DATASET_FILE, read_json
 from shardline.components.common.storage import Storage
-from shardline.components.common.streams import by_step, read_all
+from shardline.components.common.streams import read_all
 from shardline.components.monitoring.numbers import between, finite
 
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """One run's records. `metrics` has one record for each optimizer step, the highest generation's."""
+    """One run's records: `metrics` as from `read_metrics`, `errors` and `stopped` by step, what ended one last."""
 
     config: RunConfig
     url: str
     events: list[dict[str, Any]]
     metrics: list[dict[str, Any]]
     errors: dict[str, dict[str, Any]]
+    stopped: tuple[str, ...] = ()
     plan: dict[str, Any] | None = None
     manifest: dict[str, Any] | None = None
     evaluation: dict[str, Any] | None = None
@@ -78,9 +81,13 @@ class Records:
         """How the run stands, in a few words, and whether that is "good", "bad" or neither ("")."""
         if self.errors:
             return f"failed in step {' and '.join(sorted(self.errors))}", "bad"
+        if self.stopped:
+            return f"stopped in step {' and '.join(sorted(self.stopped))}", ""
         steps = self.config.training.steps
-        if self.steps_done >= steps and self.evaluation:
-            return "complete", "good"
+        if self.metrics and self.steps_done >= steps and self.evaluation:
+            if self.evaluation["step"] >= self.steps_done:
+                return "complete", "good"
+            return f"step {self.steps_done:,}, not evaluated yet", ""
         if self.metrics:
             return ("trained", "") if self.steps_done >= steps else (f"step {self.steps_done:,} of {steps:,}", "")
         return ("data set ready", "") if self.manifest else ("begun", "")
@@ -91,14 +98,16 @@ def read(config: RunConfig, *, root: Storage, run: Storage) -> Records:
     dataset = read_json(run, DATASET_FILE)
     # The step that is running now removes its own error when it begins; what is left belongs to the others.
     # Beside them are folders, of what ended the workers of a generation.
-    left = [name for name in run.names("errors") if name.endswith(".json")]
-    errors = {name.removesuffix(".json"): read_json(run, f"errors/{name}") for name in left}
+    names = [name for name in run.names("errors") if name.endswith(".json")]
+    left = {name.removesuffix(".json"): record for name in names if (record := read_json(run, f"errors/{name}"))}
+    events = read_all(run.at("events"))
     return Records(
         config=config,
         url=run.url,
-        events=read_all(run.at("events")),
-        metrics=list(by_step(record for record in read_all(run.at("metrics")) if record["name"] == "train")),
-        errors={name: record for name, record in errors.items() if record},
+        events=events,
+        metrics=read_metrics(run, events=events),
+        errors={name: record for name, record in left.items() if record["exit_code"] not in EXITS_STOPPED},
+        stopped=tuple(name for name, record in left.items() if record["exit_code"] in EXITS_STOPPED),
         plan=read_json(run, "plan.json"),
         manifest=read_json(root, f"datasets/{dataset['key']}/manifest.json") if dataset else None,
         evaluation=_newest(run, "evaluation"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.runfolder import REPORT_FILE
+from shardline.components.common.runfolder import REPORT_FILE, read_config
 from shardline.components.common.step import stepping
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import now
@@ -25,7 +25,8 @@ def run(config: RunConfig, *, sources: dict[str, str] | None = None) -> str:
     """
     with stepping(config, "report", sources=sources) as context:
         context.events.flush()
-        records = read(config, root=Storage(config.storage), run=context.run)
+        # The run's own config: it has what was filled in when the run began.
+        records = read(read_config(context.run), root=Storage(config.storage), run=context.run)
         text = page(records, written=now(), version=version("shardline"))
         context.run.write(REPORT_FILE, text.encode())
         url = context.run.url_of(REPORT_FILE)

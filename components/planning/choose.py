@@ -21,6 +21,7 @@ from shardline.components.planning.layout import Layout
 #: Never fill a device further: above it fragmentation and communication buffers make runs fail (arXiv:2411.06465).
 _MEMORY_SHARE = 0.8
 _LISTED = 5
+_REFUSED_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def choose(config: RunConfig, *, world: int, vocab: int) -> Choice:
             hint=f"leave it out, or set it to {vocab} or more",
         )
     memory = config.resources.memory
-    refused: dict[str, str] = {}
+    refused: list[tuple[float, str]] = []
     candidates = []
     for layout in _allowed(training.layout, world=world, layers=shape.layers):
         problem = _problem(layout, shape=shape, training=training)
@@ -81,17 +82,29 @@ def choose(config: RunConfig, *, world: int, vocab: int) -> Choice:
                 candidates.append(candidate)
                 continue
             problem = f"needs {candidate.estimate.memory / 2**30:.1f} GiB on a device"
-        refused[str(layout)] = problem
+        refused.append((_excess(layout, shape=shape, training=training), f"{layout}: {problem}"))
     if not candidates:
-        tried = "; ".join(f"{layout}: {problem}" for layout, problem in list(refused.items())[:_LISTED])
         raise UserError(
-            f"no layout fits {world} processes" + (f" ({tried})" if tried else ""),
+            f"no layout fits {world} processes" + (f" ({_nearest(refused)})" if refused else ""),
             where="training.layout",
             hint="set it to auto, or change resources.processes",
         )
     candidates.sort(key=_rank)
     best = candidates[0]
     return Choice(best.layout, _reason(best, candidates, world), best.estimate, tuple(candidates))
+
+
+def _excess(layout: Layout, *, shape: ModelShape, training: Training) -> float:
+    """How many times over the model's layers and the batch's microbatches a layout is, in the worse of the two."""
+    microbatches = training.smallest_batch // training.microbatch
+    return max(layout.stages / shape.layers, layout.dp * (layout.stages if layout.pp > 1 else 1) / microbatches)
+
+
+def _nearest(refused: list[tuple[float, str]]) -> str:
+    """The layouts that were refused by the least, with the reasons."""
+    shown = [text for _, text in sorted(refused)[:_REFUSED_LISTED]]
+    more = len(refused) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
 def _rank(candidate: Candidate) -> tuple[Any, ...]:

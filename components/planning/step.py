@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.machine import processes
+from shardline.components.common.machine import processes_and_why
 from shardline.components.common.runfolder import DATASET_FILE, read_json, run_storage, write_json
 from shardline.components.common.step import stepping
 from shardline.components.planning.choose import choose
@@ -24,11 +24,12 @@ def plan(config: RunConfig) -> dict[str, Any]:
         UserError: no layout fits.
     """
     vocab = _vocabulary(config)
-    world = processes(config)
+    world, why = processes_and_why(config)
     training = config.training
     choice = choose(config, world=world, vocab=vocab)
     return {
         "processes": world,
+        "processes_from": why,
         "parameters": config.model.shape(vocab).parameters,
         "tokens_per_step": training.global_batch * training.sequence,
         "tokens": training.tokens,

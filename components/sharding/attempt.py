@@ -155,7 +155,8 @@ class Attempt:
             for split in SPLITS:
                 counts[split] += about["documents"][split]
         check_budget(self._config, left, self._job.units.total)
-        check_counts(self._job, counts, left)
+        names_of = [source.name for source in self._job.sources]
+        check_counts(counts, left, share=self._job.held_out, sources=names_of)
         if self._base is None:
             self._put(names.PRINTS, heldout.union(prints).astype("<u8").tobytes())
             self._put(names.TOKENIZER, self._tokenizer())

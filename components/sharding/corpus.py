@@ -31,15 +31,17 @@ from fsspec.implementations.local import LocalFileSystem
 
 from shardline.components.common.config.schema import Source
 from shardline.components.common.errors import UserError, from_os_error
-from shardline.components.common.storage import explained, split_url
+from shardline.components.common.storage import backend_of, explained, split_url
 
 Format = Literal["text", "jsonl", "parquet"]
 
 STDLIB = "stdlib:"
 _NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__"}
 _BY_ENDING: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_REMOTE_STAMPS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "updated", "mtime")
-_READ_AHEAD = 4 << 20
+_REMOTE_STAMPS = (
+    *("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "updated", "mtime"),
+    "modification_time",  # HDFS
+)
 
 
 class Unreadable(Exception):
@@ -232,8 +234,9 @@ def _open_raw(file: CorpusFile) -> Iterator[IO[bytes]]:
             _check_unchanged(file, _local_stamp(os.fstat(handle.fileno())))
             yield handle
         return
-    with fs.open(path, "rb", block_size=_READ_AHEAD) as handle:
-        _check_unchanged(file, file.stamp if getattr(handle, "size", file.size) == file.size else "")
+    with explained(file.url), backend_of(fs).open(path) as handle:
+        size = getattr(getattr(handle, "raw", handle), "size", file.size)
+        _check_unchanged(file, file.stamp if size == file.size else "")
         yield handle
 
 

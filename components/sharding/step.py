@@ -17,6 +17,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.sharding.codec import Decision
 from shardline.components.sharding.corpus import list_files
 from shardline.components.sharding.dataset import Dataset
+from shardline.components.sharding.enough import first_change
 from shardline.components.sharding.making import OnCodec, OnProgress, Progress, dataset_keys, shard
 from shardline.components.sharding.manifest import Manifest, codecs_of, folder
 
@@ -72,9 +73,9 @@ def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepCon
                 where="training.stages" if config.training.stages else "training.sequence",
                 hint="give the new run another name; sharding.block leaves room for longer samples later on",
             )
-        if not _only_touched(config, before):
+        if (change := _change(config, before)) is not None:
             raise UserError(
-                "the corpus is not the one that this run began with",
+                f"the corpus is not the one that this run began with: {change}",
                 where=", ".join(config.corpus.named_sources()),
                 hint="bring the old files back, or give the new run another name",
             )
@@ -93,11 +94,10 @@ def _kept(config: RunConfig, pinned: dict[str, Any], context: StepContext, *, re
     return Dataset.open(Storage(config.storage), pinned["key"]).manifest
 
 
-def _only_touched(config: RunConfig, before: Dataset) -> bool:
-    now = [list_files(source) for source in config.corpus.named_sources().values()]
-    return [[(file["url"], file["size"]) for file in files] for files in before.all_files()] == [
-        [(file.url, file.size) for file in files] for files in now
-    ]
+def _change(config: RunConfig, before: Dataset) -> str | None:
+    was = [(file["url"], file["size"]) for files in before.all_files() for file in files]
+    found = [list_files(source) for source in config.corpus.named_sources().values()]
+    return first_change(was, [(file.url, file.size) for files in found for file in files])
 
 
 def _reporting(status: StatusWriter) -> OnProgress:

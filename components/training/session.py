@@ -97,7 +97,7 @@ class Session:
             raise UserError(
                 f"optimizer step {step} has a loss of {total} and a gradient norm of {gradient_norm}",
                 where="training",
-                hint="lower training.optimizer.lr or lengthen training.schedule.warmup",
+                hint="lower training.optimizer.lr or lengthen training.schedule.warmup, under another run name",
             )
         rate = learning_rate(step, training=training)
         set_learning_rate(optimizer, rate)

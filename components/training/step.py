@@ -1,7 +1,7 @@
 """The train step: choose a layout for each generation, start the workers, see them through.
 
-Called by the pipeline's train component and by `shardline train`. Run again it goes on from the newest checkpoint; a
-run that is done is left alone.
+Called by the pipeline's train component and by `shardline train`. Run again it goes on from the newest checkpoint; when
+that has `training.steps` optimizer steps or more there is nothing to train.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from typing import Any
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.machine import device
+from shardline.components.common.metrics import read_metrics, recent_loss
 from shardline.components.common.step import stepping
+from shardline.components.common.streams import read_all
 from shardline.components.common.workers import Agent, Job
 from shardline.components.planning.choose import choose
 from shardline.components.sharding.step import find_dataset
@@ -20,7 +22,7 @@ ENTRY = "shardline.components.training.worker:train"
 
 
 def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = None) -> dict[str, Any]:
-    """Train to `training.steps`; returns what the checkpoint of the last step is.
+    """Train to `training.steps`; returns what the newest checkpoint is, and the mean loss of the last steps before it.
 
     Raises:
         UserError: the data set is not there, or no layout fits.
@@ -28,8 +30,9 @@ def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = Non
     """
     with stepping(config, "train", sources=sources) as context:
         data = find_dataset(config)
-        found = catalog.current(context.run)
-        if found is None or found.step < config.training.steps:
+        found, steps = catalog.current(context.run), config.training.steps
+        skipped = found is not None and found.step >= steps
+        if not skipped:
 
             def arguments(generation: int, world: int) -> dict[str, Any]:
                 choice = choose(config, world=world, vocab=data.manifest.vocab)
@@ -41,9 +44,20 @@ def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = Non
             job = Job(name="train", entry=ENTRY, arguments=arguments)
             agent.run(job, run=context.run, lease=context.lease, events=context.events)
             found = catalog.current(context.run)
-        if found is None or found.step < config.training.steps:
+        if found is None or found.step < steps:
             raise RuntimeError("the workers ended well and left no checkpoint of the last step")
-        summary = {"step": found.step, "checkpoint": context.run.url_of(found.folder), "tokens": found.state["tokens"]}
-        context.events.emit("training.finished", summary)
+        summary: dict[str, Any] = {
+            "step": found.step,
+            "checkpoint": context.run.url_of(found.folder),
+            "tokens": found.state["tokens"],
+        }
+        if skipped:
+            reason = f"step {found.step:,} is done, training.steps is {steps:,}: nothing to train"
+            context.events.emit("training.skipped", summary, reason=reason)
+        else:
+            context.events.emit("training.finished", summary)
+        context.events.flush()
+        metrics = read_metrics(context.run, events=read_all(context.run.at("events")))
+        summary["loss"] = recent_loss(metrics)
         context.summary.update(summary)
         return summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from shardline.pipelines.cli.options import AsJson, ConfigPath, Overrides, Root, read_config
-from shardline.pipelines.cli.output import print_json
+from shardline.pipelines.cli.output import note, print_json
 
 app = typer.Typer(help="Show and check run configs.", no_args_is_help=True)
 
@@ -31,6 +31,31 @@ def show(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_
 
 @app.command()
 def check(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_json: AsJson = False) -> None:
-    """Check a config: exits with 2 and one message for each thing that is wrong."""
-    run = read_config(config, overrides=overrides, root=root).config.run
-    print_json({"valid": True, "run": run}) if as_json else print(f"{config}: valid")
+    """Check a config: exits with 2 and one message for each thing that is wrong.
+
+    It also says what `run` would refuse, where the run has begun already, and notes paths at which nothing is.
+    """
+    from shardline.components.common.errors import ConfigError, UserError
+
+    try:
+        run, notes = _checked(config, overrides, root)
+    except UserError as error:
+        if not as_json:
+            raise
+        print_json({"valid": False, "problems": error.problems if isinstance(error, ConfigError) else [str(error)]})
+        raise typer.Exit(error.exit_code) from None
+    for text in notes:
+        note(f"note: {text}")
+    print_json({"valid": True, "run": run, "notes": notes}) if as_json else print(f"{config}: valid")
+
+
+def _checked(config: str, overrides: list[str] | None, root: str | None) -> tuple[str, list[str]]:
+    """The run's name, and what its owner should know; raises UserError for what `run` would refuse at once."""
+    loaded = read_config(config, overrides=overrides, root=root)
+
+    from shardline.components.common.config.paths import missing_inputs
+    from shardline.components.common.runfolder import as_adopted, run_storage
+
+    as_adopted(run_storage(loaded.config), loaded.config, sources=loaded.sources)
+    notes = [f"{key} = {path}: nothing is there" for key, path in missing_inputs(loaded.config).items()]
+    return loaded.config.run, notes

@@ -18,12 +18,13 @@ def evaluate(config: ConfigPath, overrides: Overrides = None, root: Root = None,
     from shardline.components.elasticity.local import local_agent
     from shardline.components.evaluation import step
     from shardline.components.evaluation.gate import enforce
+    from shardline.pipelines import results
     from shardline.pipelines.cli.stepping import run_step
-    from shardline.pipelines.summary import plain_rows
 
     agent = local_agent(loaded.config)
     result = run_step("evaluate", loaded, lambda: step.run(loaded.config, agent=agent, sources=loaded.sources))
     if result["step"] < loaded.config.training.steps:
         note(f"note: this is the checkpoint of optimizer step {result['step']} of {loaded.config.training.steps}")
-    print_json(result) if as_json else print_table(plain_rows(result))
-    enforce(result, where=run_storage(loaded.config).url)
+    run = run_storage(loaded.config)
+    print_json(result) if as_json else print_table(results.evaluation(result, model=run.url_of(step.MODEL_FOLDER)))
+    enforce(result, where=run.url)

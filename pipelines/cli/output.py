@@ -38,7 +38,7 @@ def show_error(error: ShardlineError | Stopped) -> int:
     if isinstance(error, RecordedError) and error.exit_code == EXIT_BUG and error.traceback_text:
         note(error.traceback_text.rstrip())
     if isinstance(error, Stopped):
-        note(f"{error.message}; the same command goes on from here")
+        note(f"{error.message}; {error.hint}")
     else:
         for line in str(error).splitlines():
             note(f"error: {line}")

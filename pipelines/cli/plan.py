@@ -14,7 +14,7 @@ def plan(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_
     loaded = read_config(config, overrides=overrides, root=root)
 
     from shardline.components.planning import step
-    from shardline.pipelines.summary import plain_rows
+    from shardline.pipelines import results
 
     result = step.plan(loaded.config)
-    print_json(result) if as_json else print_table(plain_rows(result))
+    print_json(result) if as_json else print_table(results.plan(result))

@@ -16,6 +16,7 @@ def run(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_j
 
     from shardline.components.common.runfolder import run_storage
     from shardline.components.evaluation.gate import enforce
+    from shardline.pipelines.cli.typed import command_line, program
     from shardline.pipelines.launch import run_pipeline
     from shardline.pipelines.summary import collect, next_steps, table
 
@@ -26,7 +27,8 @@ def run(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_j
     if as_json:
         print_json(summary)
     else:
-        print_table(table(summary))
-        note(next_steps(summary, config=config))
+        print_table(table(summary, command=program()))
+        again = command_line("run", config, overrides=overrides, root=root, leave_out="training.steps")
+        note(next_steps(summary, train_to=lambda steps: f"{again} --set training.steps={steps}"))
     if summary["evaluation"]:
         enforce(summary["evaluation"], where=run_folder.url)

@@ -55,9 +55,9 @@ def shard(
 
         merge_parts(loaded.config)
     result = shard_step(loaded)
-    from shardline.pipelines.summary import plain_rows
+    from shardline.pipelines import results
 
-    print_json(result) if as_json else print_table(plain_rows(result))
+    print_json(result) if as_json else print_table(results.dataset(result))
 
 
 def shard_step(loaded: Loaded) -> dict[str, Any]:

@@ -19,7 +19,8 @@ def status(
     """Say how far a run is and what it has produced."""
     from shardline.components.common.config.load import ROOT_VARIABLE
     from shardline.components.common.runfolder import find_run
+    from shardline.pipelines.cli.typed import program
     from shardline.pipelines.summary import collect, table
 
     summary = collect(find_run(run, root=root or os.environ.get(ROOT_VARIABLE)))
-    print_json(summary) if as_json else print_table(table(summary))
+    print_json(summary) if as_json else print_table(table(summary, command=program()))

@@ -15,9 +15,10 @@ def run_step(name: str, loaded: Loaded, step: Callable[[], T]) -> T:
 
     Raises:
         ShardlineError: whatever ended the step.
+        Stopped: a signal did; it says where the same command goes on.
     """
     from shardline.components.common.runfolder import run_storage
-    from shardline.pipelines.watch import Watcher
+    from shardline.pipelines.stopping import watching
 
-    with Watcher(run_storage(loaded.config), [name]):
+    with watching(run_storage(loaded.config), [name]):
         return step()

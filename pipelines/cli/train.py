@@ -15,9 +15,9 @@ def train(config: ConfigPath, overrides: Overrides = None, root: Root = None, as
 
     from shardline.components.elasticity.local import local_agent
     from shardline.components.training import step
+    from shardline.pipelines import results
     from shardline.pipelines.cli.stepping import run_step
-    from shardline.pipelines.summary import plain_rows
 
     agent = local_agent(loaded.config)
     result = run_step("train", loaded, lambda: step.run(loaded.config, agent=agent, sources=loaded.sources))
-    print_json(result) if as_json else print_table(plain_rows(result))
+    print_json(result) if as_json else print_table(results.training(result))

@@ -118,7 +118,10 @@ def test_a_killed_worker_is_replaced(root: Path, config: RunConfig, undisturbed:
         os.kill(first[1], signal.SIGKILL)
         assert process.wait(PATIENCE) == 0, errors(process)
     events = read_all(run.at("events"))
-    assert [event["name"] for event in events].count("worker.lost") == 1
+    (lost,) = [event for event in events if event["name"] == "worker.lost"]
+    assert (
+        f"(process {first[1]}) was ended by SIGKILL; train starts again from the checkpoint of step" in lost["reason"]
+    )
     assert [event["name"] for event in events].count("generation.started") == 2
     same_result(run, undisturbed)
     assert nobody_left(run)
@@ -148,15 +151,25 @@ def test_a_killed_run_goes_on_where_it_was(root: Path, config: RunConfig, undist
     assert owner["released"]
 
 
-def test_sigterm_ends_in_order(root: Path, config: RunConfig) -> None:
+def test_sigterm_ends_in_order_and_says_where_training_goes_on(root: Path, config: RunConfig) -> None:
     run = run_storage(config)
     shard(config)
     with start_training(root, config) as process:
-        wait_for(lambda: bool(run.names("metrics")), process)
+        wait_for(lambda: bool(run.names("metrics")) and catalog.current(run) is not None, process)
         process.terminate()
         assert process.wait(PATIENCE) == 143
+        lines = errors(process).splitlines()
     assert nobody_left(run)
     assert json.loads(run.read("owner.json"))["released"]
+    saved = catalog.current(run)
+    assert saved is not None
+    assert lines[-1].startswith(f"terminated; the same command goes on from optimizer step {saved.step}")
+    # Nothing of torch's, no failure: a line for each step that began or ended, and what was chosen.
+    assert {line.split(":")[0] for line in lines[:-1]} == {"train", "layout.chosen"}, lines
+    assert "train: stopped" in lines
+    with start_training(root, config) as process:
+        assert process.wait(PATIENCE) == 0
+        assert f"going on from the checkpoint of step {saved.step}" in errors(process).splitlines()
 
 
 def test_a_run_that_another_process_takes_over_stops(root: Path) -> None:

@@ -13,7 +13,7 @@ class Role(StrEnum):
     """What changing a key means for a run that has already begun."""
 
     IDENTITY = "identity"  #: refused, with both values
-    EXTENDABLE = "extendable"  #: may grow
+    EXTENDABLE = "extendable"  #: may change; what is done stays done
     FREE = "free"  #: may change at will
 
 

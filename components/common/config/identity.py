@@ -1,7 +1,7 @@
 """What makes two configs the same run: the keys marked identity.
 
 Called when a run begins (they are written into its folder and its checkpoints) and when it goes on (a changed one is
-refused with both values). Extendable keys may only grow.
+refused with both values).
 """
 
 from __future__ import annotations
@@ -41,12 +41,8 @@ def check_resume(before: RunConfig, now: RunConfig, *, sources: dict[str, str] |
         was = old.get(path, (role, value))[1]
         if role is Role.IDENTITY and value != was:
             rule = f"this run began with {json.dumps(was)}; set it back, or give the new run another name"
-        elif role is Role.EXTENDABLE and value < was:
-            rule = f"this run has {json.dumps(was)} already; it may grow but not shrink"
-        else:
-            continue
-        place = _nearest(path, sources or {})
-        problems.append(f"{place}{path} = {json.dumps(value)}: {rule}")
+            place = _nearest(path, sources or {})
+            problems.append(f"{place}{path} = {json.dumps(value)}: {rule}")
     if problems:
         raise ConfigError(problems)
 

@@ -13,10 +13,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from shardline.components.common.config.rules import broken_rules
@@ -48,13 +49,15 @@ def load(path: str, *, overrides: Iterable[str] = (), root: str | None = None) -
         root: the storage root given by `--root`; it wins over SHARDLINE_ROOT, which wins over the file.
 
     Raises:
-        UserError: the file is not there or is not UTF-8.
+        UserError: the file is not there, is a folder or is not UTF-8.
         ConfigError: it is not YAML, or a key is wrong.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError("is not a UTF-8 text file", where=path, hint="pass the run config, a YAML file") from error
+    except IsADirectoryError as error:
+        raise UserError("is a folder", where=path, hint="name a YAML file") from error
     except OSError as error:
         raise from_os_error(error, path) from error
     return parse(text, source=path, overrides=overrides, root=root)
@@ -160,6 +163,7 @@ def _apply_override(tree: dict[str, Any], sources: dict[str, str], override: str
         # A shorthand (corpus: URL, layout: auto) gives way to the mapping that the override asks for.
         if child is None or child == "auto":
             child = node[part] = {}
+            sources.setdefault(".".join(parts[: depth + 1]), "--set")
         elif part == "corpus" and isinstance(child, str | list):
             child = node[part] = {"urls": child}
         if not isinstance(child, dict):
@@ -181,24 +185,16 @@ def _message(error: ErrorDetails, tree: dict[str, Any], sources: dict[str, str],
     if kind == "extra_forbidden":
         return _line(path, "unknown key" + _suggestion(path), _ABSENT, sources, source)
     if kind == "missing":
-        parent, _, name = path.rpartition(".")
-        field = _section(parent)
-        needed = (
-            (field.model_fields[name].description or "").split("\n")[0] if field and name in field.model_fields else ""
-        )
-        return _line(path, f"is missing. {needed}".rstrip(), _ABSENT, sources, source)
+        return _line(path, f"is missing{_needed(path)}", _ABSENT, sources, source)
     if kind == "value_error":
         return _line(path, str(context.get("error", error["msg"])), value, sources, source)
     if kind == "model_type":
-        return _line(path, "should be a mapping of keys", value, sources, source)
+        return _line(path, f"should be a mapping of keys. {_described(path)}".rstrip(), value, sources, source)
     if kind == "literal_error":
         allowed = str(context["expected"])
         return _line(path, f"should be {allowed}", value, sources, source)
     if kind == "string_pattern_mismatch":
-        field_path, _, name = path.rpartition(".")
-        section = _section(field_path)
-        described = section.model_fields[name].description if section and name in section.model_fields else ""
-        return _line(path, f"has a form that is not allowed. {described}".rstrip(), value, sources, source)
+        return _line(path, f"has a form that is not allowed. {_described(path)}".rstrip(), value, sources, source)
     text = error["msg"][0].lower() + error["msg"][1:]
     return _line(path, text.replace("input should", "should"), value, sources, source)
 
@@ -253,6 +249,29 @@ def _section(path: str) -> type[BaseModel] | None:
         if not (isinstance(section, type) and issubclass(section, BaseModel)):
             return None
     return section  # type: ignore[no-any-return]
+
+
+def _field(path: str) -> FieldInfo | None:
+    parent, _, name = path.rpartition(".")
+    section = _section(parent)
+    return section.model_fields.get(name) if section else None
+
+
+def _described(path: str) -> str:
+    """The key's description in the schema."""
+    field = _field(path)
+    return (field.description or "").replace("\n", " ") if field else ""
+
+
+def _needed(path: str) -> str:
+    """What to put where a key is missing: its only value, what it means, or the keys it must have."""
+    field, section = _field(path), _section(path)
+    if field and get_origin(field.annotation) is Literal:
+        return f"; set {path}: {' or '.join(map(str, get_args(field.annotation)))}"
+    if described := _described(path):
+        return f". {described}"
+    required = [name for name, each in section.model_fields.items() if each.is_required()] if section else []
+    return f"; it must have {', '.join(required)}" if required else ""
 
 
 def _suggestion(path: str) -> str:

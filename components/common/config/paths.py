@@ -5,6 +5,7 @@ Called by the command line, once, before anything changes the working directory 
 
 from __future__ import annotations
 
+import glob
 import os
 
 from shardline.components.common.config.schema import RunConfig
@@ -24,6 +25,12 @@ def local_paths(config: RunConfig) -> dict[str, str]:
     if config.tokenizer.url is not None:
         named["tokenizer.url"] = config.tokenizer.url
     return {key: url for key, url in named.items() if is_local(url)}
+
+
+def missing_inputs(config: RunConfig) -> dict[str, str]:
+    """Of `local_paths`, what a run reads and is not there: no file, no folder, and no glob that finds one."""
+    inputs = {key: path for key, path in local_paths(config).items() if key != "storage"}
+    return {key: path for key, path in inputs.items() if not (os.path.exists(path) or glob.glob(path, recursive=True))}
 
 
 def absolute(config: RunConfig) -> RunConfig:

@@ -7,7 +7,7 @@ import pytest
 from shardline.components.common import config as configs
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import EnvironmentLacking
-from shardline.components.common.machine import device, processes
+from shardline.components.common.machine import device, processes, processes_and_why
 
 
 def config(*overrides: str) -> RunConfig:
@@ -43,3 +43,12 @@ def test_as_many_processes_as_layout_and_devices_suggest(there: int) -> None:
     assert processes(config()) == (there or 2)
     assert processes(config("training.layout={pp: 2, dp_shard: 3}")) == 6
     assert processes(config("training.layout={pp: 3}")) == 3
+
+
+def test_where_the_number_of_processes_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    assert processes_and_why(config("resources.processes=3")) == (3, "resources.processes")
+    assert processes_and_why(config("training.layout={pp: 2, dp_shard: 3}")) == (6, "training.layout")
+    assert processes_and_why(config()) == (4, "the 4 devices of this machine; resources.processes is auto")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert processes_and_why(config()) == (2, "the default without devices; resources.processes is auto")

@@ -203,6 +203,30 @@ def test_other_prompts_are_tried_out(fresh: Callable[..., RunConfig]) -> None:
     assert second["loss"] == first["loss"]
 
 
+def test_fewer_steps_than_are_done_leave_nothing_to_train(fresh: Callable[..., RunConfig]) -> None:
+    config = fresh("training.steps=3")
+    assert training.run(config, agent=Nobody())["step"] == 6
+    (skipped,) = named(config, "training.skipped")
+    assert skipped["reason"] == "step 6 is done, training.steps is 3: nothing to train"
+    assert len(named(config, "training.finished")) == 1  # when it was trained
+    assert step.run(config, agent=InThisProcess())["step"] == 6
+
+
+def test_little_held_out_text_is_told(fresh: Callable[..., RunConfig]) -> None:
+    config = fresh()
+    result = step.run(config, agent=InThisProcess())
+    assert f"{result['documents']} documents" in result["rough"]
+    (event,) = named(config, "evaluation.rough")
+    assert event["reason"] == result["rough"] and event["data"]["bytes"] == result["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("documents", "size", "is_rough"), [(10, 65_536, False), (9, 1 << 20, True), (1000, 65_535, True)]
+)
+def test_what_is_little(documents: int, size: int, is_rough: bool) -> None:
+    assert bool(step.rough(documents=documents, bytes=size)) is is_rough
+
+
 def test_a_run_without_a_checkpoint_says_what_to_do(fresh: Callable[..., RunConfig]) -> None:
     config = fresh()
     shutil.rmtree(run_storage(config).local_path("checkpoints"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -70,6 +71,25 @@ def test_everything_lies_within_the_drawing_and_text_is_escaped() -> None:
                 assert 0 <= float(element.attrib[name]) <= limit, (element.tag, element.attrib)
     coordinates = [float(part) for part in re.split("[ ,]", root.findall("polyline")[0].attrib["points"])]
     assert max(coordinates[::2]) <= 400 and max(coordinates[1::2]) <= 200 and min(coordinates) >= 0
+
+
+@pytest.mark.parametrize("falling", [True, False])
+def test_a_levels_label_does_not_lie_on_the_curve(falling: bool) -> None:
+    # Flat for most of its length, as a loss is, just where the level is.
+    values = [3 + 5 * math.exp(-step / 20) for step in range(240)]
+    points = [(float(x), y) for x, y in enumerate(values if falling else reversed(values))]
+    series = [Series(label="l", style="smooth", points=points)]
+    root = ElementTree.fromstring(
+        render(
+            Chart(title="t", unit="u", series=series, levels=[Level(y=3.1, label="held-out 3.100")]),
+            width=1000,
+            height=320,
+        )
+    )
+    (label,) = [element for element in root.iter("text") if element.attrib["class"] == "level-label"]
+    x, y = float(label.attrib["x"]), float(label.attrib["y"])
+    line = [tuple(map(float, pair.split(","))) for pair in root.findall("polyline")[0].attrib["points"].split()]
+    assert not [point for point in line if x <= point[0] <= x + 90 and y - 11 <= point[1] <= y + 3]
 
 
 def test_nothing_to_draw_is_refused() -> None:

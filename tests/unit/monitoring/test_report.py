@@ -142,6 +142,44 @@ def test_a_failed_step_is_at_the_top(made: MadeRun) -> None:
     assert parsed.words.index("the corpus is gone") < parsed.words.index("Held-out text")
 
 
+def test_a_stop_is_no_failure(made: MadeRun) -> None:
+    made.add_training(last=20)
+    write_json(made.folder, "errors/train.json", {"message": "interrupted", "exit_code": 130, "type": "Stopped"})
+    _, parsed = written(made)
+    assert "stopped in step train" in parsed.words
+    assert "failed" not in parsed.words
+
+
+def test_steps_are_never_more_than_were_to_be_done(made: MadeRun) -> None:
+    made.add_training()
+    made.add_evaluation()
+    training = made.config.training.model_copy(update={"steps": 60})
+    made.config = made.config.model_copy(update={"training": training})
+    _, parsed = written(made)
+    assert "of 60" not in parsed.words
+    assert "Optimizer steps 240 16 samples each" in parsed.words
+
+
+def test_a_result_of_an_earlier_step_is_not_the_runs(made: MadeRun) -> None:
+    made.add_training()
+    made.add_evaluation(step=120)
+    _, parsed = written(made)
+    assert "step 240, not evaluated yet" in parsed.words
+
+
+def test_the_config_is_the_one_that_the_run_uses(made: MadeRun) -> None:
+    assert made.config.training.schedule.decay_steps is None
+    _, parsed = written(made)
+    assert "decay_steps: 240" in parsed.words
+
+
+def test_a_rough_number_says_so(made: MadeRun) -> None:
+    made.add_training()
+    made.add_evaluation(rough="the held-out text is little (3 documents, 1.0 KiB), so the number is rough")
+    _, parsed = written(made)
+    assert "The held-out text is little (3 documents, 1.0 KiB)" in parsed.words
+
+
 def test_a_redone_step_counts_once(made: MadeRun) -> None:
     made.add_training(last=150)
     made.add_training(generation=3, first=140)

@@ -12,7 +12,9 @@ import jsonschema
 import pytest
 import yaml
 
-from shardline.components.common.config import load
+from shardline.components.common.config import absolute, load
+from shardline.components.common.runfolder import adopt_config
+from shardline.components.common.storage import Storage
 from tests.commands import SMALL, shardline, write
 
 ROOT = Path(__file__).parents[3]
@@ -79,7 +81,7 @@ def test_each_problem_has_a_line(tmp_path: Path) -> None:
     ("name", "arguments", "message"),
     [
         ("missing file", ["run", "nothing.yaml"], "nothing.yaml: not found"),
-        ("folder", ["run", "."], ".: "),
+        ("folder", ["run", "."], ".: is a folder; name a YAML file"),
         ("not text", ["config", "show", "binary.yaml"], "binary.yaml: is not a UTF-8 text file"),
         ("no run", ["status", "nothing"], "no run is here"),
     ],
@@ -87,8 +89,61 @@ def test_each_problem_has_a_line(tmp_path: Path) -> None:
 def test_what_is_not_there(name: str, arguments: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     done = shardline(*arguments, cwd=tmp_path)
-    assert done.returncode in (2, 3) and done.stdout == ""
+    assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and message in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "report"])
+def test_a_step_of_a_run_that_does_not_exist_leaves_nothing(command: str, tmp_path: Path) -> None:
+    write(tmp_path)
+    done = shardline(command, "config.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    run = tmp_path / "data" / "runs" / "small"
+    assert done.stderr == f"error: {run}: no run is here; run `shardline shard CONFIG` first\n"
+    assert not (tmp_path / "data").exists()
+
+
+def test_check_tells_problems_as_json_too(tmp_path: Path) -> None:
+    write(tmp_path, SMALL.replace("steps: 4", "steps: 0"))
+    done = shardline("config", "check", "config.yaml", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "")
+    problem = "config.yaml:7: training.steps = 0: should be greater than or equal to 1"
+    assert json.loads(done.stdout) == {"valid": False, "problems": [problem]}
+
+
+def test_check_notes_text_that_is_not_there(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "here.txt").write_text("text")
+    done = shardline("config", "check", "config.yaml", "--set", "corpus=[here.txt, gone, '*.md']", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "config.yaml: valid\n")
+    assert done.stderr.splitlines() == [
+        f"note: corpus.urls.1 = {tmp_path}/gone: nothing is there",
+        f"note: corpus.urls.2 = {tmp_path}/*.md: nothing is there",
+    ]
+
+
+def test_check_refuses_what_run_would_and_writes_nothing(tmp_path: Path) -> None:
+    write(tmp_path)
+    run = Storage(str(tmp_path / "data" / "runs" / "small"))
+    adopt_config(run, absolute(load(str(tmp_path / "config.yaml")).config))
+    run.write("dataset.json", b"{}")
+    before = run.read("config.yaml")
+    options = ["--root", "data", "--set", "training.seed=7"]
+    done = shardline("config", "check", "config.yaml", *options, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "training.seed = 7: this run began with 0" in done.stderr
+    assert run.read("config.yaml") == before and run.names() == ["config.yaml", "dataset.json"]
+
+
+def test_plan_is_a_table_and_complete_as_json(tmp_path: Path) -> None:
+    write(tmp_path)
+    done = shardline("plan", "config.yaml", "--set", "resources.processes=2", cwd=tmp_path)
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert names == ["layout", "why", "or", "processes", "model", "training"], done.stderr
+    assert "2 (resources.processes)" in done.stdout
+    shown = json.loads(shardline("plan", "config.yaml", "--json", cwd=tmp_path).stdout)
+    assert {"layout", "reason", "candidates", "processes", "processes_from", "tokens"} <= set(shown)
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_wrong_option_is_a_mistake_of_the_user(tmp_path: Path) -> None:

@@ -52,12 +52,13 @@ def test_killed_it_leaves_no_process_and_the_same_command_goes_on(start: Callabl
     second.process.send_signal(signal.SIGINT)
     out, err = second.process.communicate(timeout=60)
     assert (second.process.returncode, out) == (130, "")
-    assert "the same command goes on" in err and "Traceback" not in err
+    assert "interrupted; the same command goes on" in err and "Traceback" not in err
+    assert "failed" not in err
     eventually(second.all_gone, seconds=10)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "data"]
 
 
-def test_terminated_while_a_step_works_it_ends_in_order(start: Callable[[], Started]) -> None:
+def test_terminated_while_a_step_works_it_ends_in_order(start: Callable[[], Started], tmp_path: Path) -> None:
     started = start()
     started.wait_for("step.started", step="shard")
     started.process.terminate()
@@ -66,7 +67,10 @@ def test_terminated_while_a_step_works_it_ends_in_order(start: Callable[[], Star
     assert started.all_gone()
     left = json.loads(started.run.read("errors/shard.json"))
     assert left["exit_code"] == 143
-    assert "step.failed" in started.names()
+    assert "step.stopped" in started.names() and "step.failed" not in started.names()
+    assert "shard: stopped" in err.splitlines() and "failed" not in err
+    status = shardline("status", started.run.url, cwd=tmp_path)
+    assert "stopped in shard" in status.stdout and "error" not in status.stdout
     owner = json.loads(started.run.read("owner.json"))
     assert owner["released"]
 

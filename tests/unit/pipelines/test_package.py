@@ -12,8 +12,8 @@ import yaml
 
 from shardline.components.common.config import Loaded, load, parse
 from shardline.components.common.errors import UserError
+from shardline.components.common.steps import STEPS
 from shardline.pipelines.package import compile_pipeline, parameter
-from shardline.pipelines.steps import STEPS
 from tests.commands import SMALL, shardline, write
 
 ROOT = Path(__file__).parents[3]

@@ -79,6 +79,16 @@ def test_the_choice(overrides: tuple[str, ...], world: int, expected: Layout) ->
     assert choice.reason
 
 
+def test_the_layouts_nearest_to_fitting_are_named() -> None:
+    with pytest.raises(UserError) as caught:
+        choose(config(), world=24, vocab=512)
+    named = caught.value.message.partition("(")[2].split("; ")
+    assert len(named) == 4 and named[3].startswith("and ") and named[3].endswith(" more)")
+    # 8 microbatches: 12 data-parallel ranks are nearer than 24.
+    assert "24 data-parallel ranks" not in caught.value.message
+    assert len(str(caught.value)) < 400
+
+
 def test_a_device_that_is_too_small_is_named() -> None:
     big = ("model.preset=llama3-8b", "training.precision=bf16")
     with pytest.raises(UserError, match=r"needs \d+\.\d GiB on a device"):

@@ -1,0 +1,112 @@
+"""A folder of this machine, or one that is mounted on it.
+
+Called by `Storage`. Owns the names that begin with a dot: what is being written (`.NAME.RANDOM`) and locks
+(`.NAME.lock`), which no listing shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from shardline.components.common.errors import EnvironmentLacking
+from shardline.components.common.storage.backend import names_of
+
+
+class LocalBackend:
+    """Whole files by rename, `create` by link, `swap` under a lock of the operating system."""
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def read(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        with open(path, "rb", buffering=0) as handle:
+            handle.seek(offset)
+            found = b""
+            # The system reads at most 2 GiB at once.
+            while len(found) < length and (chunk := handle.read(length - len(found))):
+                found = found + chunk if found else chunk
+            return found
+
+    def open(self, path: str) -> IO[bytes]:
+        return open(path, "rb")
+
+    def names(self, path: str) -> list[str]:
+        return names_of([path] if os.path.isfile(path) else os.listdir(path))
+
+    @contextlib.contextmanager
+    def writer(self, path: str) -> Iterator[IO[bytes]]:
+        with _temporary(path) as (handle, temporary):
+            yield handle
+            _sync(handle)
+            os.replace(temporary, path)
+
+    def create(self, path: str, data: bytes) -> bool:
+        with _temporary(path) as (handle, temporary):
+            handle.write(data)
+            _sync(handle)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+        return True
+
+    def swap(self, path: str, old: bytes, new: bytes) -> bool:
+        folder, name = os.path.split(path)
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, f".{name}.lock"), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self.read(path) != old:
+                return False
+            with self.writer(path) as handle:
+                handle.write(new)
+            return True
+
+    def move(self, path: str, target: str) -> None:
+        shutil.move(path, target)
+
+    def delete(self, path: str) -> None:
+        os.unlink(path)
+
+    def delete_tree(self, path: str) -> None:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+
+@contextlib.contextmanager
+def _temporary(full: str) -> Iterator[tuple[IO[bytes], str]]:
+    """A file beside `full`, removed at the end unless renamed."""
+    folder, name = os.path.split(full)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (FileExistsError, FileNotFoundError) as error:
+        raise EnvironmentLacking(
+            f"cannot be created: {error.strerror}", where=folder, hint="name another place"
+        ) from error
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    os.fchmod(descriptor, 0o644)
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            yield handle, temporary
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _sync(handle: IO[bytes]) -> None:
+    handle.flush()
+    os.fsync(handle.fileno())
