@@ -57,6 +57,16 @@ def block_lines(block: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"    {line}" for line in shown.splitlines())
 
 
+def shuffle_rows(found: list[dict[str, Any]], window: int) -> list[tuple[str, str]]:
+    """`quality.Quality` of some windows as a table; `window` is the run's own."""
+    rows = [("window", f"{'clumping':>9}  {'shared':>7}  {'memory':>9}")]
+    for each in found:
+        name = "true shuffle" if each["window"] is None else f"{each['window']:,}"
+        mark = "  (this run's)" if each["window"] == window else ""
+        rows.append((name, f"{each['clumping']:>9.2f}  {each['shared']:>7.1%}  {size(each['memory']):>9}{mark}"))
+    return rows
+
+
 def recorded_blocks(config: RunConfig, step: int) -> list[int] | None:
     """The blocks that an optimizer step has used, as its ranks recorded them; None when it was not done."""
     records = [record for record in read_all(run_storage(config).at("samples")) if record["data"]["step"] == step]

@@ -1,18 +1,19 @@
 """Reading ahead: this rank's samples of one stream, row group by row group. Called by the loader.
 
-A segment is what is shuffled together: a window of row groups, as far as it lies in one stage. Its samples go into one
-buffer, in their order; what was given out is returned to the system page by page, and the next segment is filled as
-fast as this one is emptied: together they take little more memory than one.
+A segment is what is shuffled together: a window of row groups, as far as it lies in one stage. The rows of each row
+group are copied to slots of one buffer, where they stay until they are given out, in any order. The next segment is
+read as fast as slots become free: together they take little more memory than one, and the same memory all the time.
 """
 
 from __future__ import annotations
 
-import mmap
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from shardline.components.sharding.blocks import I64, Blocks, Samples, Tokens, concatenate
 from shardline.components.sharding.dataset import RowGroup, Split
@@ -21,21 +22,65 @@ from shardline.components.sharding.order import Places, StageOrder
 #: Row groups of the next segment that are read before they are due.
 _AHEAD = 4
 
+_I32 = npt.NDArray[np.int32]
+
+
+class Slots:
+    """Rows of `width` tokens in memory. Slots are reserved and given back by one thread, and filled by any."""
+
+    def __init__(self, *, width: int, dtype: np.dtype[np.unsignedinteger[npt.NBitBase]]) -> None:
+        self._rows = np.empty((0, width), dtype)
+        self._free = np.empty(0, np.int32)
+        self._taken = self._rows
+        self._lock = threading.Lock()
+
+    def make_room(self, count: int) -> None:
+        """Have `count` slots, at least, in all. The system gives memory for them as they are filled."""
+        if len(self._rows) < count:
+            self._grow(count - len(self._rows))
+
+    def reserve(self, count: int) -> _I32:
+        """Slots for `count` rows; more memory is taken where there are too few."""
+        if len(self._free) < count:
+            self._grow(count - len(self._free))
+        taken, self._free = self._free[len(self._free) - count :], self._free[: len(self._free) - count]
+        return taken
+
+    def _grow(self, count: int) -> None:
+        before = len(self._rows)
+        rows = np.empty((before + count, self._rows.shape[1]), self._rows.dtype)
+        with self._lock:
+            rows[:before] = self._rows
+            self._rows = rows
+        self._free = np.concatenate([self._free, np.arange(before, before + count, dtype=np.int32)])
+
+    def fill(self, slots: _I32, rows: Tokens) -> None:
+        # Not while the rows move to a larger place.
+        with self._lock:
+            self._rows[slots] = rows
+
+    def take(self, slots: _I32) -> Tokens:
+        """The rows in `slots`, which are free again. They are gone with the next call."""
+        if len(self._taken) < len(slots):
+            self._taken = np.empty((len(slots), self._rows.shape[1]), self._rows.dtype)
+        # "clip" writes to the place at once; there is nothing to clip.
+        rows = np.take(self._rows, slots, axis=0, out=self._taken[: len(slots)], mode="clip")
+        self._free = np.concatenate([self._free, slots])
+        return rows
+
 
 class Segment:
-    """Samples at `places`, in order, of `sequence` tokens; `ordinals` are their draws of the stream."""
+    """Samples at `places`, in order, of as many tokens as `slots` has room for in a row, less one."""
 
-    def __init__(self, split: Split, threads: ThreadPoolExecutor, *, places: Places, sequence: int) -> None:
+    def __init__(
+        self, split: Split, threads: ThreadPoolExecutor, *, places: Places, slots: Slots, sequence: int
+    ) -> None:
         self.places = places
         self.count = len(places.blocks)
-        self._split, self._threads = split, threads
-        self._taken = self._released = 0
-        self._width = sequence + 1
-        size = max(1, self.count * self._width * split.dtype.itemsize)
-        self._memory = mmap.mmap(-1, size)
-        self._tokens = np.frombuffer(self._memory, split.dtype, self.count * self._width).reshape(
-            self.count, self._width
-        )
+        self._split, self._threads, self._slots = split, threads, slots
+        self._sequence = sequence
+        self._taken = 0
+        self._slot_of = np.empty(self.count, np.int32)
         self._plan()
 
     def _plan(self) -> None:
@@ -52,6 +97,8 @@ class Segment:
         for turn, here in enumerate(self._members):
             self._turns[here] = turn
         self._needed = np.maximum.accumulate(self._turns) if self.count else self._turns
+        largest = max(map(len, self._members), default=0)
+        self._slots.make_room(self.count + (_AHEAD + 1) * largest)
         self._reads: list[Future[RowGroup]] = []
         self._read: list[RowGroup] = []
 
@@ -59,17 +106,19 @@ class Segment:
         """Read the first `share` of the row groups, and a few more."""
         wanted = min(len(self._members), int(share * len(self._members)) + _AHEAD)
         for turn in range(len(self._reads), wanted):
-            self._reads.append(self._threads.submit(self._fill, turn))
+            here = self._members[turn]
+            slots = self._slot_of[here] = self._slots.reserve(len(here))
+            self._reads.append(self._threads.submit(self._fill, turn, slots))
 
-    def _fill(self, turn: int) -> RowGroup:
+    def _fill(self, turn: int, slots: _I32) -> RowGroup:
         group = self._split.read_group(int(self._numbers[turn]))
         here = self._members[turn]
-        rows, offsets = self._rows[here], self.places.offsets[here]
-        if self._width == group.tokens.shape[1]:
-            self._tokens[here] = group.tokens[rows]
+        rows = self._rows[here]
+        if self._sequence == self._split.sequence:
+            self._slots.fill(slots, group.tokens[rows])
         else:
-            parts = np.lib.stride_tricks.sliding_window_view(group.tokens, self._width, axis=1)
-            self._tokens[here] = parts[rows, offsets]
+            parts = np.lib.stride_tricks.sliding_window_view(group.tokens, self._sequence + 1, axis=1)
+            self._slots.fill(slots, parts[rows, self.places.offsets[here]])
         group.drop_tokens()
         return group
 
@@ -86,21 +135,12 @@ class Segment:
 
         The tokens are gone with the next call.
         """
-        self._release()
         start, stop = self._taken, self._taken + count
         self.begin()
         while len(self._read) <= int(self._needed[stop - 1]):
             self._read.append(self._reads[len(self._read)].result())
         self._taken = stop
-        return self._tokens[start:stop], start, stop
-
-    def _release(self) -> None:
-        """Give the memory of what was taken back to the system."""
-        page = mmap.PAGESIZE
-        end = self._taken * self._width * self._tokens.dtype.itemsize // page * page
-        if end - self._released >= 64 * page and hasattr(self._memory, "madvise"):
-            self._memory.madvise(mmap.MADV_DONTNEED, self._released, end - self._released)
-            self._released = end
+        return self._slots.take(self._slot_of[start:stop]), start, stop
 
     def samples(self, start: int, stop: int) -> Samples:
         """What is known of samples that were taken, in their order."""
@@ -149,6 +189,7 @@ class StreamReader:
         self._split, self._threads = split, threads
         self._stage, self._stream, self._share = stage, stream, share
         self._next_ordinal = first_ordinal
+        self._slots = Slots(width=stage.stage.sequence + 1, dtype=split.dtype)
         self._segments: list[Segment] = []
 
     def take(self, count: int, put: Callable[[Segment, Tokens, int, int], None]) -> None:
@@ -176,4 +217,4 @@ class StreamReader:
         draws = self._share.of(stage, stage.join(stream, np.arange(start, end, dtype=np.int64)))
         _, ordinals = stage.split(draws)
         places = stage.places(stream, ordinals)
-        return Segment(self._split, self._threads, places=places, sequence=stage.stage.sequence)
+        return Segment(self._split, self._threads, places=places, slots=self._slots, sequence=stage.stage.sequence)

@@ -108,6 +108,28 @@ def find(
 
 
 @app.command()
+def shuffle(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_json: AsJson = False) -> None:
+    """How well a run's window shuffles, beside other windows and a true shuffle, and what each costs in memory."""
+    from dataclasses import asdict
+
+    import numpy as np
+
+    from shardline.components.sharding.order.quality import qualities
+    from shardline.pipelines.datatable import shuffle_rows
+
+    dataset, loaded = _open(config, root=root, overrides=overrides)
+    training = (loaded or read_config(config, overrides=overrides, root=root).config).training
+    split = dataset.split("train")
+    windows = sorted({training.window, *(4**power for power in range(2, 7) if 4**power < split.groups)})
+    width = np.dtype(split.dtype).itemsize * (split.sequence + 1)
+    found = qualities(
+        split.geometry, windows=windows, batch=training.global_batch, seed=training.seed, block_bytes=width
+    )
+    shown = [asdict(each) for each in found]
+    print_json(shown) if as_json else print_table(shuffle_rows(shown, training.window))
+
+
+@app.command()
 def append(
     config: ConfigPath,
     name: Annotated[str, typer.Argument(help="The new source's name.", show_default=False)],

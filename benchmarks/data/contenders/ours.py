@@ -48,11 +48,11 @@ def write(blocks: np.ndarray, folder: Path, codec: str) -> None:
 
 
 def batches(folder: Path, *, width: int, batch: int, seed: int) -> Iterator[np.ndarray]:
-    """Of the data set in `folder`, which the driver has made of text."""
+    """Of the data set in `folder`, which the driver has made of text. Without end: epochs follow each other."""
     key = next((folder / "datasets").iterdir()).name
     split = Dataset.open(Storage(str(folder)), key).split("train")
     stage = Stage(step=0, global_batch=batch, sequence=width - 1, mixture=(("corpus", "1"),))
     order = split.order(DataPolicy(seed=seed, window=64, block=width - 1, stages=(stage,)))
     with Loader(split, order=order, microbatch=batch, dp_rank=0, dp_size=1, position=0) as loader:
-        for _, (part,) in zip(range(split.blocks // batch), loader, strict=False):
+        for (part,) in loader:
             yield part.tokens

@@ -41,6 +41,8 @@ class Pattern:
 
     def split(self, draws: I64) -> tuple[npt.NDArray[np.int32], I64]:
         """For draws: the stream of each, and which of that stream's draws it is."""
+        if len(self.counts) == 1:
+            return np.zeros(len(draws), np.int32), draws
         turn, place = np.divmod(draws, self.length)
         streams = self._streams[place]
         return streams, turn * self.counts[streams] + self._turns[place]

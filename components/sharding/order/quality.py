@@ -15,11 +15,11 @@ import numpy as np
 
 from shardline.components.sharding.blocks import I64
 from shardline.components.sharding.order.geometry import Geometry
-from shardline.components.sharding.order.permutation import permute, round_keys
 from shardline.components.sharding.order.stream import StreamOrder
 
 #: Batches that are looked at; more of them would not change the first two digits.
 _BATCHES = 4096
+_EPOCHS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,8 @@ def qualities(geometry: Geometry, *, windows: Iterable[int], batch: int, seed: i
         blocks = order.blocks_of(ordinals.ravel()).reshape(ordinals.shape)
         held = min(geometry.blocks, window * geometry.row_group) * block_bytes
         found.append(_quality(blocks, geometry, window=window, memory=held))
-    shuffled = permute(ordinals.ravel() % geometry.blocks, geometry.blocks, round_keys("a true shuffle", seed))
+    everything = StreamOrder(geometry, name="a true shuffle", seed=seed, window=geometry.blocks)
+    shuffled = everything.blocks_of(ordinals.ravel())
     found.append(
         _quality(shuffled.reshape(ordinals.shape), geometry, window=None, memory=geometry.blocks * block_bytes)
     )
@@ -61,9 +62,9 @@ def qualities(geometry: Geometry, *, windows: Iterable[int], batch: int, seed: i
 
 
 def _ordinals(blocks: int, batch: int) -> I64:
-    """The samples of batches spread over an epoch, or over several where one has few."""
-    count = min(_BATCHES, max(64, blocks // batch))
-    starts = np.arange(count, dtype=np.int64) * max(batch, blocks // count)
+    """The samples of batches spread evenly over some epochs: batches of one window alone have its bias in common."""
+    count = max(64, min(_BATCHES, blocks * _EPOCHS // batch))
+    starts = np.arange(count, dtype=np.int64) * max(batch, blocks * _EPOCHS // count)
     return starts[:, None] + np.arange(batch, dtype=np.int64)
 
 
