@@ -198,3 +198,59 @@ def test_extending_a_run_keeps_the_learning_rate_on_its_curve(tmp_path: Path) ->
     assert read_config(run).training.steps == 10
     with pytest.raises(ConfigError, match=r"decay_steps = 50: this run began with 20"):
         adopt_config(run, load(BASE, "training.schedule.decay_steps=50"))
+
+
+SOURCES = """\
+version: 1
+run: try
+storage: /data
+corpus: {sources: {a: {urls: /a}, b: {urls: /b}, new: {urls: /n, appended: true}}}
+training:
+  steps: 20
+  global_batch: 8
+  microbatch: 2
+  sequence: 64
+  mixture: {a: 2, b: 1}
+  stages: [{at: 5, sequence: 32, global_batch: 16}, {at: 9, mixture: {a: 1, b: 1, new: 1}}]
+  skip: [{at: 7, batches: 2}]
+"""
+
+
+def test_sources_and_stages() -> None:
+    config = load(SOURCES)
+    assert list(config.corpus.named_sources()) == ["a", "b", "new"] and config.block == 64
+    # 5 steps of 8 x 64, then 15 of 16 x 32.
+    assert config.training.tokens == 5 * 8 * 64 + 15 * 16 * 32
+    assert load(configs.dump(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "rule"),
+    [
+        ("training.stages=[{at: 5, sequence: 48}]", "stages.0.sequence", "must divide the longest sequence (64)"),
+        ("training.stages=[{at: 5}, {at: 5}]", "training.stages.1.at", "later than the one before it (5)"),
+        ("training.stages=[{at: 5, global_batch: 9}]", "stages.0.global_batch", "multiple of training.microbatch"),
+        ("training.stages=[{at: 5, mixture: {a: 1, x: 1}}]", "mixture.x", "there is no source 'x'"),
+        ("training.stages=[{at: 5, mixture: {a+b: 1, new: 1}}]", "mixture.a+b", "its samples would come again"),
+        ("training.mixture={a: 1, a+b: 1}", "mixture.a+b", "names the source 'a' a second time"),
+        ("training.stages=[]", "corpus.sources.new", "is in no mixture"),
+        ("training.mixture={a: 0, b: 1}", "training.mixture.a", "greater than 0"),
+        ("corpus.urls=/c", "corpus.sources.a", "set appended: true"),
+        ("corpus.sources.a.appended=true", "", ""),
+        ("training.skip=[{at: 9, batches: 1}, {at: 3, batches: 1}]", "training.skip.1.at", "later than the one before"),
+    ],
+)
+def test_a_data_policy_that_makes_no_sense(override: str, path: str, rule: str) -> None:
+    if not path:
+        load(SOURCES, override)
+        return
+    found = problems(SOURCES, override)
+    assert any(path in problem and rule in problem for problem in found), found
+
+
+def test_a_source_may_be_appended_to_a_run_and_no_other_change_of_its_corpus(tmp_path: Path) -> None:
+    before = load(SOURCES.replace(", new: {urls: /n, appended: true}", "").replace(", new: 1", ""))
+    check_resume(before, load(SOURCES))
+    assert identity_hash(before) == identity_hash(load(SOURCES))
+    with pytest.raises(ConfigError, match=r"corpus\.sources\.a\.urls"):
+        check_resume(before, load(SOURCES, "corpus.sources.a.urls=/other"))
