@@ -89,10 +89,14 @@ class Attempt:
         mine = range(part, len(self._job.units), parts)
         with self._pool() as pool:
             self._pass(pool, "scan", scan, mine)
-            while others := self._missing_later("scan"):
+            patience = _PATIENCE_SECONDS
+            while others := self._missing_later("scan", patience):
                 # Not all waiting parts begin with the same one.
-                start = part * len(others) // parts
-                self._pass(pool, "scan", scan, [others[start]])
+                unit = others[part * len(others) // parts]
+                self._pass(pool, "scan", scan, [unit])
+                # Where no other part has done anything meanwhile there is none to wait for again.
+                alone = set(self._missing("scan")) == set(others) - {unit}
+                patience = 0.0 if alone else _PATIENCE_SECONDS
             self._prepare()
             self._pass(pool, "pack", pack, mine)
 
@@ -131,10 +135,10 @@ class Attempt:
         units = range(len(self._job.units))
         return [unit for unit in units if os.path.basename(self._job.record(phase, unit)) not in there]
 
-    def _missing_later(self, phase: Phase) -> list[int]:
-        """What is missing still when there was no progress for a while; nothing when nothing is."""
+    def _missing_later(self, phase: Phase, patience: float) -> list[int]:
+        """What is missing still when there was no progress for `patience` seconds; nothing when nothing is."""
         missing, since = self._missing(phase), time.monotonic()
-        while missing and time.monotonic() - since < _PATIENCE_SECONDS:
+        while missing and time.monotonic() - since < patience:
             time.sleep(_POLL_SECONDS)
             now = self._missing(phase)
             if now != missing:

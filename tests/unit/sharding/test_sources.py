@@ -156,8 +156,18 @@ def test_parts_that_wait_for_one_that_never_comes_do_its_share(
 ) -> None:
     monkeypatch.setattr(attempt, "_PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(attempt, "_POLL_SECONDS", 0.05)
+    waited: list[float] = []
+    wait = attempt.Attempt._missing_later
+
+    def waiting(self: attempt.Attempt, phase: attempt.Phase, patience: float) -> list[int]:
+        waited.append(patience)
+        return wait(self, phase, patience)
+
+    monkeypatch.setattr(attempt.Attempt, "_missing_later", waiting)
     config = make("web", "code", root="parts")
     shard_part(config, 1, 3)
+    # Nobody else works: one wait tells, and the units that are left follow each other.
+    assert waited[0] == 0.2 and set(waited[1:]) == {0.0} and len(waited) > 2
     with pytest.raises(UserError, match=r"\d+ of \d+ units are not done yet, the first is number 0") as caught:
         merge(config)
     assert caught.value.exit_code == 2
