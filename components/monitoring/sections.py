@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from shardline.components.common import config as configs
-from shardline.components.common.config.schema import Corpus
+from shardline.components.common.config.data_schema import Corpus
 from shardline.components.monitoring.numbers import clock, count, duration, size
 from shardline.components.monitoring.records import Records
 

@@ -96,7 +96,7 @@ def choose(config: RunConfig, *, world: int, vocab: int) -> Choice:
 
 def _excess(layout: Layout, *, shape: ModelShape, training: Training) -> float:
     """How many times over the model's layers and the batch's microbatches a layout is, in the worse of the two."""
-    microbatches = training.smallest_batch // training.microbatch
+    microbatches = training.fewest_microbatches
     return max(layout.stages / shape.layers, layout.dp * (layout.stages if layout.pp > 1 else 1) / microbatches)
 
 
@@ -161,7 +161,7 @@ def _schedules(constraint: Constraint, *, pp: int, layers: int) -> Iterator[tupl
 def _problem(layout: Layout, *, shape: ModelShape, training: Training) -> str | None:
     if layout.stages > shape.layers:
         return f"{layout.stages} stages for {shape.layers} layers"
-    microbatches = training.smallest_batch // training.microbatch
+    microbatches = training.fewest_microbatches
     if layout.dp > microbatches:
         return f"{layout.dp} data-parallel ranks for {microbatches} microbatches"
     rounds = layout.rounds(microbatches)

@@ -40,7 +40,7 @@ def estimate(shape: ModelShape, *, training: Training, layout: Layout) -> Estima
         # Gathered parameters; in a pipeline they stay gathered, and so do the accumulated gradients.
         gathered = parameters if layout.pp > 1 else 2 * shape.block_parameters + shape.vocab * shape.dim
         states += gathered * _COMPUTE_BYTES[training.precision] + (4 * parameters if layout.pp > 1 else 0)
-    microbatches = training.smallest_batch // training.microbatch
+    microbatches = training.fewest_microbatches
     return Estimate(
         parameters=parameters,
         states=states,

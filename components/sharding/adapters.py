@@ -27,7 +27,7 @@ COLUMNS = ("tokens", "targets", "positions", "documents", "loss_mask", "samples"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class RankSamples:
     """What a data-parallel rank reads: the arguments of `Loader`, and how many optimizer steps there are of it.
 
     Iterated, it gives the batches one by one, as mappings of numpy arrays by the names in `COLUMNS`.
@@ -57,7 +57,7 @@ class Samples:
         return ({name: getattr(batch, name) for name in COLUMNS} for batch in self.batches())
 
 
-def torch_dataset(samples: Samples) -> torch.utils.data.IterableDataset[dict[str, torch.Tensor]]:
+def torch_dataset(samples: RankSamples) -> torch.utils.data.IterableDataset[dict[str, torch.Tensor]]:
     """`samples` as tensors, for a `DataLoader(..., batch_size=None)` without worker processes."""
     try:
         import torch
@@ -80,7 +80,7 @@ def torch_dataset(samples: Samples) -> torch.utils.data.IterableDataset[dict[str
     return Tensors()
 
 
-def tensorflow_dataset(samples: Samples) -> Any:
+def tensorflow_dataset(samples: RankSamples) -> Any:
     """`samples` as a `tf.data.Dataset` of mappings."""
     try:
         import tensorflow as tf

@@ -20,9 +20,11 @@ from shardline.components.sharding import codec as codecs
 from shardline.components.sharding import codec_sample, heldout
 from shardline.components.sharding import manifest as names
 from shardline.components.sharding import tokenizer as tokenizers
+from shardline.components.sharding.assembly import write_manifest
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.enough import check_budget, check_counts
 from shardline.components.sharding.job import TRAINED_TOKENIZER, Arrays, Job, Left, load_record, save_record
+from shardline.components.sharding.manifest import Manifest
 from shardline.components.sharding.pool import Pool
 from shardline.components.sharding.work import SPLITS, pack, sample_texts, scan
 
@@ -145,7 +147,11 @@ class Attempt:
                 missing, since = now, time.monotonic()
         return missing
 
-    def records(self, phase: Phase) -> Iterator[tuple[dict[str, Any], Arrays]]:
+    def assemble(self, skipped: Left) -> Manifest:
+        """The manifest, of what is done of every unit."""
+        return write_manifest(self._job, self._records("pack"), skipped=skipped, base=self._base)
+
+    def _records(self, phase: Phase) -> Iterator[tuple[dict[str, Any], Arrays]]:
         """What a pass has left of each unit."""
         for unit in range(len(self._job.units)):
             yield load_record(self._storage, self._job.record(phase, unit))
@@ -153,7 +159,7 @@ class Attempt:
     def _prepare(self) -> Left:
         """Between the passes: whether the corpus will do, the held-out fingerprints, the tokenizer."""
         left, counts, prints = Left(), dict.fromkeys(SPLITS, 0), []
-        for about, arrays in self.records("scan"):
+        for about, arrays in self._records("scan"):
             left.merge(Left(**about["left"]))
             prints.append(arrays["prints"])
             for split in SPLITS:
@@ -205,7 +211,7 @@ class Attempt:
             return load_record(self._storage, record)[1]["tokenizer"].tobytes()
         settings = self._config.tokenizer
         self._on_progress(Progress("tokenizer", 0, 1, 0))
-        texts = (text for _, arrays in self.records("scan") for text in sample_texts(arrays))
+        texts = (text for _, arrays in self._records("scan") for text in sample_texts(arrays))
         data = tokenizers.train(texts, vocab=settings.vocab, end_of_text=settings.end_of_text)
         save_record(self._storage, record, {}, {"tokenizer": np.frombuffer(data, np.uint8)})
         self._on_progress(Progress("tokenizer", 1, 1, self._job.units.total))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
 #: Token ids, as uint16 or uint32.
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardline.components.common.config.schema import CodecWish
+from shardline.components.common.config.data_schema import CodecWish
 from shardline.components.common.errors import DamagedData
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.codec_choice import CANDIDATES, Trial, choose, score
@@ -218,11 +218,8 @@ def _read(written: _Written) -> float:
     start = time.thread_time()
     for number, (group, part) in enumerate(zip(written.groups, parts, strict=True)):
         hash_of(part)
-        offset, at = int(group["offset"]), int(group["tokens_offset"] - group["offset"])
-        chunk = memoryview(part)[at : at + int(group["tokens_length"])]
-        tokens = decode_tokens(
-            chunk, rows=int(group["rows"]), sequence=written.sequence, dtype=written.dtype, codec=shard.codec
-        )
+        tokens = decode_tokens(group, part, sequence=written.sequence, dtype=written.dtype, codec=shard.codec)
+        offset = int(group["offset"])
         decode_group(footer, number, size=shard.size, offset=offset, data=part, tokens=tokens, first=0)
     return _since(start)
 

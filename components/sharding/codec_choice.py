@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardline.components.common.config.schema import CodecWish
+from shardline.components.common.config.data_schema import CodecWish
 
 #: Each is the best of its kind somewhere: levels between zstd 3, 9 and 19 differ by little, brotli's above 5 and zstd's
 #: above 19 take ten times as long for a few hundredths. In order of how common they are in Parquet files and readers.

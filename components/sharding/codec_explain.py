@@ -18,8 +18,7 @@ from shardline.components.sharding import manifest as names
 from shardline.components.sharding import tokenizer as tokenizers
 from shardline.components.sharding.codec import CODEC_FILE, Decision, decision_on, decisions_of, measure
 from shardline.components.sharding.codec_sample import draw_texts, pack_texts
-from shardline.components.sharding.making import dataset_keys
-from shardline.components.sharding.recipe import chain
+from shardline.components.sharding.recipe import Recipe, recipe_of
 
 
 def explain(config: RunConfig) -> dict[str, Any]:
@@ -29,9 +28,10 @@ def explain(config: RunConfig) -> dict[str, Any]:
     """
     storage = Storage(config.storage)
     pinned = read_json(run_storage(config), DATASET_FILE)
-    key = str(pinned["key"]) if pinned else dataset_keys(config)[-1]
+    recipe = None if pinned else recipe_of(config)
+    key = str(pinned["key"]) if recipe is None else recipe.links[-1].key
     recorded = decisions_of(storage, key)
-    decisions = recorded or (_preview(config, storage, key),)
+    decisions = recorded or (_preview(config, recipe or recipe_of(config), storage, key),)
     return {
         "key": key,
         "setting": config.sharding.codec,
@@ -55,12 +55,11 @@ def _shards(storage: Storage, key: str) -> dict[str, dict[str, int]]:
     return {codec: {"shards": count, "bytes": size} for codec, (count, size) in totals.items()}
 
 
-def _preview(config: RunConfig, storage: Storage, key: str) -> Decision:
+def _preview(config: RunConfig, recipe: Recipe, storage: Storage, key: str) -> Decision:
     sharding = config.sharding
-    links, given = chain(config)
-    texts = draw_texts([source for link in links for source in link.sources], unit=sharding.unit)
+    texts = draw_texts([source for link in recipe.links for source in link.sources], unit=sharding.unit)
     tokenizer = tokenizers.Tokenizer(
-        given or _tokenizer_json(config, storage, key, texts),
+        recipe.tokenizer or _tokenizer_json(config, storage, key, texts),
         end_of_text=config.tokenizer.end_of_text,
         where=config.tokenizer.url or storage.url_of(f"{names.folder(key)}/{names.TOKENIZER}"),
     )

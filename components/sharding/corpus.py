@@ -29,7 +29,7 @@ from typing import IO, Any, Literal
 
 from fsspec.implementations.local import LocalFileSystem
 
-from shardline.components.common.config.schema import Source
+from shardline.components.common.config.data_schema import Source
 from shardline.components.common.errors import UserError, from_os_error
 from shardline.components.common.storage import backend_of, explained, split_url
 

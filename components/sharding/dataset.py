@@ -210,16 +210,12 @@ class Split:
         data = self._range(shard, int(entry["offset"]), int(entry["length"]))
         if hash_of(data) != entry["hash"].tobytes():
             raise self._damaged(shard, f"row group {self._number(group)} is not what was written")
-        start = int(entry["tokens_offset"]) - int(entry["offset"])
-        chunk = memoryview(data)[start : start + int(entry["tokens_length"])]
         try:
-            tokens = decode_tokens(
-                chunk, rows=int(entry["rows"]), sequence=self.sequence, dtype=self.dtype, codec=shard.codec
-            )
+            tokens = decode_tokens(entry, data, sequence=self.sequence, dtype=self.dtype, codec=shard.codec)
         except NotPages as error:
             raise self._damaged(shard, f"row group {self._number(group)} cannot be read: {error}") from error
         # What follows the tokens is small, and wanted later or never.
-        rest = data[start + len(chunk) :]
+        rest = data[int(entry["tokens_offset"]) + int(entry["tokens_length"]) - int(entry["offset"]) :]
         return RowGroup(tokens, lambda tokens: self._blocks(group, tokens, rest))
 
     def _blocks(self, group: int, tokens: Tokens, rest: bytes) -> Blocks:
@@ -235,7 +231,7 @@ class Split:
 
     def _number(self, group: int) -> int:
         """The number of a row group within its shard."""
-        return group - int(np.searchsorted(self._index["shard"], self._index["shard"][group]))
+        return self.geometry.in_shard(group)[1]
 
     def _footer(self, shard: Shard) -> pq.FileMetaData:
         with self._lock:

@@ -16,12 +16,12 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from shardline.components.sharding.blocks import U64
+
 WINDOW = 50
 KEEP_ONE_IN = 16
 #: A training document is a near-duplicate when this share of its fingerprints is among the held-out ones.
 NEAR = 0.5
-
-U64 = npt.NDArray[np.uint64]
 
 _BASE = 0x9E3779B97F4A7C15 | 1
 _INVERSE = pow(_BASE, -1, 1 << 64)

@@ -22,9 +22,9 @@ import numpy.typing as npt
 from shardline.components.common.errors import DamagedData, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding import codec as codecs
+from shardline.components.sharding.blocks import U64
 from shardline.components.sharding.corpus import SourceFiles
 from shardline.components.sharding.documents import Document, Skipped, line_number, read_piece
-from shardline.components.sharding.heldout import U64
 from shardline.components.sharding.manifest import PRINTS, TOKENIZER, Skips, folder
 from shardline.components.sharding.tokenizer import Tokenizer
 from shardline.components.sharding.units import SourceUnits

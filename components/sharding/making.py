@@ -14,27 +14,28 @@ from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import DamagedData, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding import manifest as names
-from shardline.components.sharding.assembly import write_manifest
 from shardline.components.sharding.attempt import Attempt, OnCodec, OnProgress, Progress
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.manifest import Manifest, OtherVersion
-from shardline.components.sharding.recipe import Link, chain, job_of
+from shardline.components.sharding.recipe import Link, Recipe, job_of, recipe_of
 
-__all__ = ["OnCodec", "OnProgress", "Progress", "dataset_keys", "merge", "shard", "shard_part"]
+__all__ = ["OnCodec", "OnProgress", "Progress", "merge", "shard", "shard_part"]
 
 
-def dataset_keys(config: RunConfig) -> list[str]:
-    """The recipe key, which names the folder, of the data set that `config` asks for, behind those it is made on.
+def shard(
+    config: RunConfig,
+    *,
+    recipe: Recipe | None = None,
+    on_progress: OnProgress | None = None,
+    on_codec: OnCodec | None = None,
+) -> Manifest:
+    """Make the data set, or find it made.
 
-    Raises:
-        UserError: the corpus is empty or not there, or the tokenizer is not.
+    Args:
+        recipe: that of `config`, where it is known already.
+        on_codec: is told what `sharding.codec: auto` came to.
     """
-    return [link.key for link in chain(config)[0]]
-
-
-def shard(config: RunConfig, *, on_progress: OnProgress | None = None, on_codec: OnCodec | None = None) -> Manifest:
-    """Make the data set, or find it made. `on_codec` is told what `sharding.codec: auto` came to."""
-    links, given = chain(config)
+    links, given = recipe or recipe_of(config)
     base: Dataset | None = None
     for link in links:
         manifest = _make(config, link, given=given, base=base, on_progress=on_progress, on_codec=on_codec)
@@ -48,32 +49,31 @@ def shard_part(config: RunConfig, part: int, parts: int, *, on_progress: OnProgr
     Raises:
         UserError: what it is appended to is not there.
     """
-    links, given = chain(config)
-    storage = Storage(config.storage)
-    if _finished(storage, links[-1].key) is None:
-        base = _base(storage, links[-1])
-        job = job_of(config, links[-1])
-        attempt = Attempt(config, job, given=given, base=base, on_progress=on_progress)
-        attempt.run_part(part, parts)
+    recipe = recipe_of(config)
+    if _finished(Storage(config.storage), recipe.links[-1].key) is None:
+        _last_attempt(config, recipe, on_progress=on_progress).run_part(part, parts)
 
 
-def merge(config: RunConfig) -> Manifest:
+def merge(config: RunConfig, *, recipe: Recipe | None = None) -> Manifest:
     """Make a data set of what all parts have done.
 
     Raises:
         UserError: a part has not done all of its work.
     """
-    links, given = chain(config)
-    storage = Storage(config.storage)
-    found = _finished(storage, links[-1].key)
+    recipe = recipe or recipe_of(config)
+    storage, key = Storage(config.storage), recipe.links[-1].key
+    found = _finished(storage, key)
     if found is None:
-        base = _base(storage, links[-1])
-        job = job_of(config, links[-1])
-        attempt = Attempt(config, job, given=given, base=base)
-        skipped = attempt.finish()
-        found = write_manifest(job, attempt.records("pack"), skipped=skipped, base=base)
-    storage.delete_tree(f"{names.folder(links[-1].key)}/work")
+        attempt = _last_attempt(config, recipe)
+        found = attempt.assemble(attempt.finish())
+    storage.delete_tree(f"{names.folder(key)}/work")
     return found
+
+
+def _last_attempt(config: RunConfig, recipe: Recipe, *, on_progress: OnProgress | None = None) -> Attempt:
+    link = recipe.links[-1]
+    base = _base(Storage(config.storage), link)
+    return Attempt(config, job_of(config, link), given=recipe.tokenizer, base=base, on_progress=on_progress)
 
 
 def _base(storage: Storage, link: Link) -> Dataset | None:
@@ -100,11 +100,11 @@ def _make(
     storage = Storage(config.storage)
     found = _finished(storage, link.key)
     if found is None:
-        job = job_of(config, link)
-        attempt = Attempt(config, job, given=given, base=base, on_progress=on_progress, on_codec=on_codec)
+        attempt = Attempt(
+            config, job_of(config, link), given=given, base=base, on_progress=on_progress, on_codec=on_codec
+        )
         try:
-            skipped = attempt.run()
-            found = write_manifest(job, attempt.records("pack"), skipped=skipped, base=base)
+            found = attempt.assemble(attempt.run())
         except FileNotFoundError:
             # Another process has made the same data set meanwhile and cleaned up, or it is an error indeed.
             found = _finished(storage, link.key)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.config.schema import AddedSource
+from shardline.components.common.config.data_schema import AddedSource
 from shardline.components.common.errors import from_os_error
 from shardline.components.common.storage import split_url
 from shardline.components.sharding import manifest as names
@@ -33,8 +33,15 @@ class Link:
     sources: tuple[SourceFiles, ...]
 
 
-def chain(config: RunConfig) -> tuple[list[Link], bytes | None]:
-    """The data sets that lead to the one that `config` asks for, itself last; and the tokenizer that was given.
+class Recipe(NamedTuple):
+    """The data sets that lead to the one that is asked for, itself last, and the tokenizer that was given."""
+
+    links: list[Link]
+    tokenizer: bytes | None
+
+
+def recipe_of(config: RunConfig) -> Recipe:
+    """What the data set is made from that `config` asks for; lists the corpus.
 
     Raises:
         UserError: the corpus is empty or not there, or the tokenizer is not.
@@ -61,7 +68,7 @@ def chain(config: RunConfig) -> tuple[list[Link], bytes | None]:
         base, files = links[-1].key, _files(name, number, source)
         key = _key({"base": base, "source": asdict(files), "unit": config.sharding.unit})
         links.append(Link(key=key, base=base, sources=(files,)))
-    return links, given
+    return Recipe(links, given)
 
 
 def _files(name: str, number: int, source: AddedSource) -> SourceFiles:

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardline.components.sharding.blocks import I64, Blocks, Samples, Tokens, concatenate
+from shardline.components.sharding.blocks import I32, I64, Blocks, Samples, Tokens, concatenate
 from shardline.components.sharding.dataset import RowGroup, Split
 from shardline.components.sharding.order import Places, StageOrder
 
 #: Row groups of the next segment that are read before they are due.
 _AHEAD = 4
-
-_I32 = npt.NDArray[np.int32]
 
 
 class Slots:
@@ -39,7 +37,7 @@ class Slots:
         if len(self._rows) < count:
             self._grow(count - len(self._rows))
 
-    def reserve(self, count: int) -> _I32:
+    def reserve(self, count: int) -> I32:
         """Slots for `count` rows; more memory is taken where there are too few."""
         if len(self._free) < count:
             self._grow(count - len(self._free))
@@ -54,12 +52,12 @@ class Slots:
             self._rows = rows
         self._free = np.concatenate([self._free, np.arange(before, before + count, dtype=np.int32)])
 
-    def fill(self, slots: _I32, rows: Tokens) -> None:
+    def fill(self, slots: I32, rows: Tokens) -> None:
         # Not while the rows move to a larger place.
         with self._lock:
             self._rows[slots] = rows
 
-    def take(self, slots: _I32) -> Tokens:
+    def take(self, slots: I32) -> Tokens:
         """The rows in `slots`, which are free again. They are gone with the next call."""
         if len(self._taken) < len(slots):
             self._taken = np.empty((len(slots), self._rows.shape[1]), self._rows.dtype)
@@ -110,7 +108,7 @@ class Segment:
             slots = self._slot_of[here] = self._slots.reserve(len(here))
             self._reads.append(self._threads.submit(self._fill, turn, slots))
 
-    def _fill(self, turn: int, slots: _I32) -> RowGroup:
+    def _fill(self, turn: int, slots: I32) -> RowGroup:
         group = self._split.read_group(int(self._numbers[turn]))
         here = self._members[turn]
         rows = self._rows[here]

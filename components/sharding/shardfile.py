@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import tempfile
 from dataclasses import dataclass
 from typing import IO, Any
@@ -22,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shardline.components.common.storage import RangedFile
 from shardline.components.sharding.blocks import Blocks, Tokens
 from shardline.components.sharding.pages import values_of
 
@@ -192,13 +192,19 @@ def read_footer(data: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(data))
 
 
-def decode_tokens(chunk: memoryview, *, rows: int, sequence: int, dtype: npt.DTypeLike, codec: str) -> Tokens:
-    """The tokens of a row group, [rows, sequence + 1], from the bytes of its chunk of tokens.
+def decode_tokens(entry: np.void, data: bytes, *, sequence: int, dtype: npt.DTypeLike, codec: str) -> Tokens:
+    """The tokens of a row group, [rows, sequence + 1].
+
+    Args:
+        entry: of the index; data: the row group's range.
+        codec: as in `Shard`.
 
     Raises:
         NotPages: they are not there.
     """
     kind = np.dtype(dtype).newbyteorder("<")
+    rows, start = int(entry["rows"]), int(entry["tokens_offset"]) - int(entry["offset"])
+    chunk = memoryview(data)[start : start + int(entry["tokens_length"])]
     size = rows * (sequence + 1) * kind.itemsize
     values = values_of(chunk, codec=codec.partition(":")[0], size=size)
     return np.frombuffer(values, kind).reshape(rows, sequence + 1)
@@ -215,7 +221,7 @@ def decode_group(
         tokens: as from `decode_tokens`.
         first: the number, within its split, of its first block.
     """
-    source = pq.ParquetFile(_Part(size, offset, data), metadata=metadata)
+    source = pq.ParquetFile(_part(size, offset, data), metadata=metadata)
     table = source.read_row_group(number, columns=_COLUMNS, use_threads=False).combine_chunks()
 
     def numbers(name: str) -> npt.NDArray[Any]:
@@ -238,33 +244,13 @@ def decode_group(
     )
 
 
-class _Part(io.RawIOBase):
+def _part(size: int, offset: int, data: bytes) -> RangedFile:
     """A file of which only one range is here, for a reader that asks for nothing else."""
 
-    def __init__(self, size: int, offset: int, data: bytes) -> None:
-        self._size = size
-        self._offset = offset
-        self._data = data
-        self._at = 0
+    def read_range(at: int, length: int) -> bytes:
+        start = at - offset
+        if start < 0 or start + length > len(data):
+            raise OSError(f"bytes {at} to {at + length} are not in this part of the file")
+        return data[start : start + length]
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1, /) -> bytes:
-        start = self._at - self._offset
-        stop = len(self._data) if size < 0 else start + size
-        if start < 0 or stop > len(self._data):
-            raise OSError(f"bytes {self._at} to {self._at + size} are not in this part of the file")
-        self._at += stop - start
-        return self._data[start:stop]
+    return RangedFile(read_range, size)

@@ -15,22 +15,25 @@ from shardline.components.common.status import StatusWriter
 from shardline.components.common.step import StepContext, stepping
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.codec import Decision
-from shardline.components.sharding.corpus import list_files
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.enough import first_change
-from shardline.components.sharding.making import OnCodec, OnProgress, Progress, dataset_keys, shard
+from shardline.components.sharding.making import OnCodec, OnProgress, Progress, merge, shard
 from shardline.components.sharding.manifest import Manifest, codecs_of, folder
+from shardline.components.sharding.recipe import Recipe, recipe_of
 
 
-def run(config: RunConfig, *, sources: dict[str, str] | None = None) -> dict[str, Any]:
+def run(config: RunConfig, *, sources: dict[str, str] | None = None, merging: bool = False) -> dict[str, Any]:
     """Make the data set; returns its facts, as they are written into the run folder.
+
+    Args:
+        merging: parts have done the work; one that has not done all of its own is an error.
 
     Raises:
         UserError: the corpus will not do, or is not the one that this run began with.
     """
     with stepping(config, "shard", sources=sources) as context:
         pinned = read_json(context.run, DATASET_FILE)
-        manifest = _manifest(config, pinned, context)
+        manifest = _manifest(config, pinned, context, merging=merging)
         facts = _facts(config, manifest)
         if pinned is not None and facts["key"] == pinned["key"] and facts["fingerprint"] != pinned["fingerprint"]:
             raise UserError(
@@ -58,14 +61,14 @@ def find_dataset(config: RunConfig) -> Dataset:
     return Dataset.open(Storage(config.storage), pinned["key"])
 
 
-def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepContext) -> Manifest:
+def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepContext, *, merging: bool) -> Manifest:
     try:
-        keys = dataset_keys(config)
+        recipe = recipe_of(config)
     except UserError as error:
         if pinned is None:
             raise
         return _kept(config, pinned, context, reason=f"the corpus is not there any more ({error})")
-    if pinned is not None and pinned["key"] not in keys:
+    if pinned is not None and pinned["key"] not in [link.key for link in recipe.links]:
         before = Dataset.open(Storage(config.storage), pinned["key"])
         if before.manifest.sequence != config.block:
             raise UserError(
@@ -73,7 +76,7 @@ def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepCon
                 where="training.stages" if config.training.stages else "training.sequence",
                 hint="give the new run another name; sharding.block leaves room for longer samples later on",
             )
-        if (change := _change(config, before)) is not None:
+        if (change := _change(recipe, before)) is not None:
             raise UserError(
                 f"the corpus is not the one that this run began with: {change}",
                 where=", ".join(config.corpus.named_sources()),
@@ -81,7 +84,10 @@ def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepCon
             )
         return _kept(config, pinned, context, reason="the corpus has the same files and sizes with other time stamps")
     with StatusWriter(context.run, phase="shard", generation=context.generation, lease=context.lease) as status:
-        manifest = shard(config, on_progress=_reporting(status), on_codec=_telling(context))
+        if merging:
+            manifest = merge(config, recipe=recipe)
+        else:
+            manifest = shard(config, recipe=recipe, on_progress=_reporting(status), on_codec=_telling(context))
     if pinned is not None and pinned["key"] != manifest.key:
         data = {"from": pinned["key"], "to": manifest.key, "sources": list(manifest.sources)}
         context.events.emit("sharding.appended", data, reason="the config names appended sources that are new")
@@ -94,10 +100,10 @@ def _kept(config: RunConfig, pinned: dict[str, Any], context: StepContext, *, re
     return Dataset.open(Storage(config.storage), pinned["key"]).manifest
 
 
-def _change(config: RunConfig, before: Dataset) -> str | None:
+def _change(recipe: Recipe, before: Dataset) -> str | None:
     was = [(file["url"], file["size"]) for files in before.all_files() for file in files]
-    found = [list_files(source) for source in config.corpus.named_sources().values()]
-    return first_change(was, [(file.url, file.size) for files in found for file in files])
+    found = [file for link in recipe.links for source in link.sources for file in source.files]
+    return first_change(was, [(file.url, file.size) for file in found])
 
 
 def _reporting(status: StatusWriter) -> OnProgress:

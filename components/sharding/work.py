@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from shardline.components.sharding import heldout
 from shardline.components.sharding.bestfit import BestFit
-from shardline.components.sharding.blocks import Blocks, Tokens
+from shardline.components.sharding.blocks import U64, Blocks, Tokens
 from shardline.components.sharding.documents import Document
 from shardline.components.sharding.job import Arrays, Job, Left, leave_out, save_record
 from shardline.components.sharding.manifest import shard_path
@@ -37,7 +37,7 @@ def scan(job: Job, unit: int) -> None:
     """Count a unit's documents, take the fingerprints of those held out, and the tokenizer's sample of the rest."""
     left = Left()
     counts = dict.fromkeys(SPLITS, 0)
-    prints: list[heldout.U64] = []
+    prints: list[U64] = []
     sample: list[bytes] = []
     for document in job.documents(unit, left):
         data = document.whole.encode()

@@ -30,7 +30,7 @@ def info(target: Target, root: Root = None, as_json: AsJson = False) -> None:
     from shardline.components.sharding.inspect import facts
     from shardline.pipelines.datatable import info_rows
 
-    found = facts(_open(target, root=root)[0])
+    found = facts(_open(target, root=root))
     print_json(found) if as_json else print_table(info_rows(found))
 
 
@@ -47,7 +47,7 @@ def head(
     from shardline.components.sharding.inspect import Viewer
     from shardline.pipelines.datatable import block_lines
 
-    viewer = Viewer(_open(target, root=root)[0], "held_out" if held_out else "train")
+    viewer = Viewer(_open(target, root=root), "held_out" if held_out else "train")
     shown = [viewer.block(number) for number in range(block, block + count)]
     print_json(shown) if as_json else print("\n".join(line for each in shown for line in block_lines(each)))
 
@@ -58,7 +58,7 @@ def verify(target: Target, root: Root = None, as_json: AsJson = False) -> None:
     from shardline.components.common.errors import DamagedData
     from shardline.components.sharding import inspect
 
-    dataset, _ = _open(target, root=root)
+    dataset = _open(target, root=root)
     problems = inspect.verify(dataset)
     manifest = dataset.manifest
     shards = len(manifest.train.shards) + len(manifest.held_out.shards)
@@ -91,9 +91,7 @@ def find(
 
     if (step is None) == (sample is None):
         raise UserError("needs one of --step and --sample", where="shardline data find")
-    dataset, loaded = _open(config, root=root, overrides=overrides)
-    if loaded is None:
-        raise UserError("is a data set: which samples a step sees is a run's", where=config, hint="pass a config")
+    loaded, dataset = _open_run(config, root=root, overrides=overrides)
     viewer, policy = Viewer(dataset), policy_of(loaded)
     if step is not None:
         used = recorded_blocks(loaded, step)
@@ -117,8 +115,8 @@ def shuffle(config: ConfigPath, overrides: Overrides = None, root: Root = None, 
     from shardline.components.sharding.order.quality import qualities
     from shardline.pipelines.datatable import shuffle_rows
 
-    dataset, loaded = _open(config, root=root, overrides=overrides)
-    training = (loaded or read_config(config, overrides=overrides, root=root).config).training
+    loaded, dataset = _open_run(config, root=root, overrides=overrides)
+    training = loaded.training
     split = dataset.split("train")
     windows = sorted({training.window, *(4**power for power in range(2, 7) if 4**power < split.groups)})
     width = np.dtype(split.dtype).itemsize * (split.sequence + 1)
@@ -158,25 +156,31 @@ def append(
     source = {"urls": urls, "appended": True}
     extra = [f"corpus.sources.{name}={json.dumps(source)}", f"training.stages={json.dumps(stages)}"]
     result = shard_step(read_config(config, overrides=[*(overrides or []), *extra], root=root))
-    lines = yaml.safe_dump({"corpus": {"sources": {name: source}}, "training": {"stages": stages}}, sort_keys=False)
+    added = {"corpus": {"sources": {name: source}}, "training": {"stages": stages}}
     if as_json:
-        print_json({**result, "config": {"corpus": {"sources": {name: source}}, "training": {"stages": stages}}})
+        print_json({**result, "config": added})
     else:
         note(f"appended; add this to {config}:")
-        print(lines, end="")
+        print(yaml.safe_dump(added, sort_keys=False), end="")
 
 
-def _open(target: str, *, root: str | None, overrides: list[str] | None = None) -> tuple[Dataset, RunConfig | None]:
-    """The data set that DATASET means, and the config where it is one."""
-    from shardline.components.common.storage import Storage
-    from shardline.components.sharding.dataset import Dataset
+def _open_run(path: str, *, root: str | None, overrides: list[str] | None = None) -> tuple[RunConfig, Dataset]:
+    """The config at `path`, and the data set of its run."""
     from shardline.components.sharding.step import find_dataset
 
+    config = read_config(path, overrides=overrides, root=root).config
+    return config, find_dataset(config)
+
+
+def _open(target: str, *, root: str | None) -> Dataset:
+    """The data set that DATASET means."""
+    from shardline.components.common.storage import Storage
+    from shardline.components.sharding.dataset import Dataset
+
     if target.endswith((".yaml", ".yml", ".json")):
-        config = read_config(target, overrides=overrides, root=root).config
-        return find_dataset(config), config
+        return _open_run(target, root=root)[1]
     folder = target.rstrip("/").removesuffix("/manifest.json")
     base, _, key = folder.rpartition("/datasets/")
     if not base:
         base, key = root or ".", folder.removeprefix("datasets/")
-    return Dataset.open(Storage(base), key), None
+    return Dataset.open(Storage(base), key)

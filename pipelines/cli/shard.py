@@ -50,22 +50,18 @@ def shard(
     if part is not None:
         _shard_part(loaded, *_parse_part(part))
         return
-    if merge:
-        from shardline.components.sharding.making import merge as merge_parts
-
-        merge_parts(loaded.config)
-    result = shard_step(loaded)
+    result = shard_step(loaded, merging=merge)
     from shardline.pipelines import results
 
     print_json(result) if as_json else print_table(results.dataset(result))
 
 
-def shard_step(loaded: Loaded) -> dict[str, Any]:
+def shard_step(loaded: Loaded, *, merging: bool = False) -> dict[str, Any]:
     """The step with its progress; what it returns."""
     from shardline.components.sharding import step
     from shardline.pipelines.cli.stepping import run_step
 
-    return run_step("shard", loaded, lambda: step.run(loaded.config, sources=loaded.sources))
+    return run_step("shard", loaded, lambda: step.run(loaded.config, sources=loaded.sources, merging=merging))
 
 
 def _parse_part(text: str) -> tuple[int, int]:

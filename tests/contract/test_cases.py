@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from s3fs import S3FileSystem
 
-from shardline.components.common.config.schema import Corpus
+from shardline.components.common.config.data_schema import Corpus
 from shardline.components.common.errors import EnvironmentLacking, ShardlineError, StorageLost, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding import corpus

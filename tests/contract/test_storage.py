@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import multiprocessing
 import threading
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -160,13 +162,17 @@ def _count_up(url: str, times: int) -> None:
             done = storage.swap("n", old, str(int(old) + 1).encode())
 
 
+def run_all(workers: Sequence[threading.Thread] | Sequence[BaseProcess]) -> None:
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(100)
+
+
 def test_no_update_is_lost_between_threads(storage: Storage) -> None:
     storage.write("n", b"0")
     threads = [threading.Thread(target=_count_up, args=(storage.url, 10)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(100)
+    run_all(threads)
     assert storage.read("n") == b"40"
 
 
@@ -176,10 +182,7 @@ def test_no_update_is_lost_between_processes(storage: Storage) -> None:
     storage.write("n", b"0")
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=_count_up, args=(storage.url, 15)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(100)
+    run_all(processes)
     assert storage.read("n") == b"45"
     assert storage.names() == ["n"]
 
@@ -192,10 +195,7 @@ def test_no_update_is_made_by_two_creators(storage: Storage) -> None:
             made.append(name)
 
     threads = [threading.Thread(target=create, args=(str(number),)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(100)
+    run_all(threads)
     assert [storage.read("x").decode()] == made
 
 

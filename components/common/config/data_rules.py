@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
+from shardline.components.common.config.data_schema import UNNAMED, Corpus, Source, stream_name
 from shardline.components.common.config.presets import ModelShape
-from shardline.components.common.config.schema import UNNAMED, Corpus, RunConfig, Training, stream_name
+from shardline.components.common.config.schema import RunConfig
 
 Found = Iterator[tuple[str, str]]
 
@@ -17,7 +18,7 @@ def broken_data_rules(config: RunConfig, shape: ModelShape) -> Found:
     yield from _sequences(config, shape)
     yield from _rising([stage.at for stage in config.training.stages], "training.stages")
     yield from _rising([skip.at for skip in config.training.skip], "training.skip")
-    yield from _mixtures(config.training, config.corpus)
+    yield from _mixtures(config)
 
 
 def _sources(corpus: Corpus) -> Found:
@@ -29,16 +30,13 @@ def _sources(corpus: Corpus) -> Found:
                 yield f"corpus.sources.{name}", "beside corpus.urls only appended sources may stand: set appended: true"
             elif name == UNNAMED:
                 yield f"corpus.sources.{name}", f"must have another name: {UNNAMED} is what corpus.urls names"
-    listed = [("corpus", corpus.urls or []), *((f"corpus.sources.{n}", s.urls) for n, s in corpus.sources.items())]
-    for path, urls in listed:
-        for index, url in enumerate(urls):
+    readings: list[tuple[str, Corpus | Source]] = [("corpus", corpus)]
+    readings += [(f"corpus.sources.{name}", source) for name, source in corpus.sources.items()]
+    for path, reading in readings:
+        for index, url in enumerate(reading.urls or []):
             if not url.strip() or url.endswith("://"):
                 yield f"{path}.urls.{index}", "must name a file, a folder or a glob"
-    for path, kind, prompt in [
-        ("corpus", corpus.format, corpus.prompt_field),
-        *((f"corpus.sources.{n}", s.format, s.prompt_field) for n, s in corpus.sources.items()),
-    ]:
-        if prompt and kind == "text":
+        if reading.prompt_field and reading.format == "text":
             yield f"{path}.prompt_field", "is for jsonl and parquet; a text file has no fields"
 
 
@@ -60,13 +58,11 @@ def _rising(steps: list[int], path: str) -> Found:
             yield f"{path}.{number}.at", f"must be later than the one before it ({before})"
 
 
-def _mixtures(training: Training, corpus: Corpus) -> Found:
-    names = list(corpus.named_sources())
-    first = training.mixture or {"+".join(corpus.named_sources(appended=False)): 1.0}
-    listed: list[tuple[str, Mapping[str, float]]] = [("training.mixture", first)]
-    listed += [
-        (f"training.stages.{n}.mixture", stage.mixture) for n, stage in enumerate(training.stages) if stage.mixture
-    ]
+def _mixtures(config: RunConfig) -> Found:
+    names = list(config.corpus.named_sources())
+    stages = enumerate(config.training.stages)
+    listed: list[tuple[str, Mapping[str, float]]] = [("training.mixture", config.first_mixture)]
+    listed += [(f"training.stages.{n}.mixture", stage.mixture) for n, stage in stages if stage.mixture]
     stream_of: dict[str, str] = {}
     for path, mixture in listed:
         seen: set[str] = set()

@@ -81,9 +81,8 @@ def _layout(training: Training, shape: ModelShape) -> Iterator[Problem]:
     data = (1 if layout.dp_shard == "auto" else layout.dp_shard) * (
         1 if layout.dp_replicate == "auto" else layout.dp_replicate
     )
-    smallest = training.smallest_batch
-    rounds = -(-(smallest // training.microbatch) // data)
-    if pp > 1 and rounds < pp * stages and smallest % training.microbatch == 0:
+    rounds = -(-training.fewest_microbatches // data)
+    if pp > 1 and rounds < pp * stages and training.smallest_batch % training.microbatch == 0:
         yield Problem(
             "training.layout.pp",
             f"a pipeline of {pp * stages} stages needs at least {pp * stages} microbatches on each data-parallel rank; "

@@ -46,7 +46,20 @@ class Backend(Protocol):
     def delete_tree(self, path: str) -> None: ...
 
 
-class FsspecBackend:
+class Removing:
+    """Moving and deleting by fsspec, one file at a time: its `mv` and `rm` of a tree take the path for a pattern."""
+
+    _fs: Any
+
+    def move(self, path: str, target: str) -> None:
+        self._fs.cp_file(path, target)
+        self._fs.rm_file(path)
+
+    def delete(self, path: str) -> None:
+        self._fs.rm_file(path)
+
+
+class FsspecBackend(Removing):
     """A store as fsspec's package for it gives it.
 
     Args:
@@ -114,15 +127,6 @@ class FsspecBackend:
             return False
         self._fs.pipe_file(path, new)
         return True
-
-    # fsspec's `mv` and `rm` of a tree would take the path for a pattern.
-
-    def move(self, path: str, target: str) -> None:
-        self._fs.cp_file(path, target)
-        self._fs.rm_file(path)
-
-    def delete(self, path: str) -> None:
-        self._fs.rm_file(path)
 
     def delete_tree(self, path: str) -> None:
         for name in self._fs.find(path):

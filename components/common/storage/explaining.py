@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardline.components.common.errors import EnvironmentLacking, ShardlineError, StorageLost, from_os_error
+from shardline.components.common.storage.patience import kinds_of
 
 _PASSED_ON = (FileNotFoundError, FileExistsError, ShardlineError)
 #: S3's, HTTP's and obstore's clients have errors of their own; their packages may not be installed.
@@ -33,7 +34,7 @@ def explained(where: str) -> Iterator[None]:
 
 
 def _meaning(error: Exception, where: str) -> ShardlineError | None:
-    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
+    kinds = kinds_of(error)
     names = {name for _, name in kinds}
     if "RequestTimeTooSkewed" in (code_of(error), *str(error).split()):
         return EnvironmentLacking(

@@ -140,7 +140,7 @@ def is_transient(error: BaseException | None) -> bool:
             return True
         if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO and error.__cause__ is None:
             return True
-        if _kinds(error) & _TRANSIENT_KINDS:
+        if kinds_of(error) & _TRANSIENT_KINDS:
             return True
         response = getattr(error, "response", None)
         if isinstance(response, dict) and is_transient_answer(response):
@@ -159,5 +159,6 @@ def is_transient_answer(response: dict[str, object]) -> bool:
     return status in _TRANSIENT_STATUS or code in _TRANSIENT_CODES
 
 
-def _kinds(error: BaseException) -> set[tuple[str, str]]:
+def kinds_of(error: BaseException) -> set[tuple[str, str]]:
+    """The names of the error's classes with the packages that they come from, which need not be installed."""
     return {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}

@@ -16,7 +16,7 @@ from typing import IO, Protocol
 from fsspec.asyn import sync
 
 from shardline.components.common.errors import StorageLost
-from shardline.components.common.storage.backend import RangedFile, names_of, whole
+from shardline.components.common.storage.backend import RangedFile, Removing, names_of, whole
 from shardline.components.common.storage.explaining import code_of, repetitions_of
 from shardline.components.common.storage.patience import ShortRead, attempt
 from shardline.components.common.storage.s3client import PatientS3FileSystem
@@ -99,7 +99,7 @@ def checked(data: bytes, start: int, end: int, size: int, etag: str) -> Fetched:
     return Fetched(data, size, etag)
 
 
-class S3Backend:
+class S3Backend(Removing):
     """Objects of S3. An object appears whole by itself; `create` and `swap` are conditional writes."""
 
     def __init__(self, fs: PatientS3FileSystem) -> None:
@@ -199,15 +199,6 @@ class S3Backend:
         except FileNotFoundError:
             return None
         return dict(head.get("Metadata", {})).get(_MARK)
-
-    # s3fs's `mv` and `rm` of a tree would take the path for a pattern.
-
-    def move(self, path: str, target: str) -> None:
-        self._fs.cp_file(path, target)
-        self._fs.rm_file(path)
-
-    def delete(self, path: str) -> None:
-        self._fs.rm_file(path)
 
     def delete_tree(self, path: str) -> None:
         names = self._fs.find(path)

@@ -36,10 +36,15 @@ class Geometry:
         group, row = np.divmod(blocks - self._first_block[shard], self.row_group)
         return self._first_group[shard] + group, row
 
+    def in_shard(self, group: int) -> tuple[int, int]:
+        """The shard that a row group is in, and its number there."""
+        shard = int(np.searchsorted(self._first_group, group, side="right")) - 1
+        return shard, group - int(self._first_group[shard])
+
     def first_of(self, group: int) -> int:
         """The number of the first block of a row group."""
-        shard = int(np.searchsorted(self._first_group, group, side="right")) - 1
-        return int(self._first_block[shard] + (group - self._first_group[shard]) * self.row_group)
+        shard, number = self.in_shard(group)
+        return int(self._first_block[shard]) + number * self.row_group
 
     def full_row(self, group: I64, row: I64) -> I64:
         """Block numbers, for rows of the full row groups numbered on their own."""

@@ -10,12 +10,10 @@ import hashlib
 import json
 
 import numpy as np
-import numpy.typing as npt
 
-from shardline.components.sharding.blocks import I64
+from shardline.components.sharding.blocks import I64, U64
 
 ROUNDS = 8
-U64 = npt.NDArray[np.uint64]
 
 
 def round_keys(*names: str | int) -> U64:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.config.schema import stream_name
+from shardline.components.common.config.data_schema import stream_name
 from shardline.components.common.errors import DamagedData
 
 POLICY_VERSION = 2
@@ -109,24 +109,15 @@ def _parse(body: dict[str, Any]) -> DataPolicy:
 def policy_of(config: RunConfig) -> DataPolicy:
     """The data policy that `config` asks for."""
     training = config.training
-    every_source = "+".join(config.corpus.named_sources(appended=False))
-    stage = Stage(
-        step=0,
-        global_batch=training.global_batch,
-        sequence=training.sequence,
-        mixture=_mixture(training.mixture or {every_source: 1}),
-    )
-    stages = [stage]
-    for change in training.stages:
-        last = stages[-1]
-        stages.append(
-            Stage(
-                step=change.at,
-                global_batch=change.global_batch or last.global_batch,
-                sequence=change.sequence or last.sequence,
-                mixture=_mixture(change.mixture) if change.mixture else last.mixture,
-            )
+    stages = [
+        Stage(
+            step=stage.at,
+            global_batch=stage.global_batch,
+            sequence=stage.sequence,
+            mixture=_mixture(stage.mixture or config.first_mixture),
         )
+        for stage in training.every_stage()
+    ]
     return DataPolicy(
         seed=training.seed,
         window=training.window,

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardline.components.sharding.blocks import I64
+from shardline.components.sharding.blocks import I64, U64
 from shardline.components.sharding.order.geometry import Geometry
-from shardline.components.sharding.order.permutation import U64, permute, round_keys
+from shardline.components.sharding.order.permutation import permute, round_keys
 
 _ALL_GROUPS = -1
 

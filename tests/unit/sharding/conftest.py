@@ -13,8 +13,9 @@ from hypothesis import settings
 
 from shardline.components.common.config import RunConfig, parse
 from shardline.components.common.storage import Storage
+from shardline.components.sharding.cache import NodeCache
 from shardline.components.sharding.dataset import Dataset
-from shardline.components.sharding.making import shard
+from shardline.components.sharding.making import Progress, shard
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None)
@@ -76,3 +77,31 @@ def make_config(tmp_path: Path) -> MakeConfig:
 def dataset(corpus: Path, make_config: MakeConfig) -> Dataset:
     config = make_config(corpus)
     return Dataset.open(Storage(config.storage), shard(config).key)
+
+
+@pytest.fixture
+def shard_until() -> Callable[[RunConfig, str, int], None]:
+    """Makes a data set up to where `done` units of a phase are done, and leaves it there."""
+
+    class Enough(Exception):
+        pass
+
+    def run(config: RunConfig, phase: str, done: int) -> None:
+        def stop(progress: Progress) -> None:
+            if (progress.phase, progress.done) == (phase, done):
+                raise Enough
+
+        with pytest.raises(Enough):
+            shard(config, on_progress=stop)
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def cache(folder: Path) -> NodeCache:
+    return NodeCache(folder, size=1 << 30)

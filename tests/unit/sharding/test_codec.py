@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.config.schema import CodecWish
+from shardline.components.common.config.data_schema import CodecWish
 from shardline.components.common.errors import ConfigError, DamagedData
 from shardline.components.common.runfolder import run_storage
 from shardline.components.common.storage import Storage
@@ -25,12 +25,14 @@ from shardline.components.sharding.codec import CODEC_FILE, Decision, decide, de
 from shardline.components.sharding.codec_choice import CANDIDATES, choose
 from shardline.components.sharding.codec_sample import Sample
 from shardline.components.sharding.dataset import Dataset
-from shardline.components.sharding.making import Progress, dataset_keys, shard
+from shardline.components.sharding.making import shard
 from shardline.components.sharding.manifest import codecs_of, folder, seal
 from shardline.components.sharding.packing import Packer, Piece
+from shardline.components.sharding.recipe import recipe_of
 from shardline.components.sharding.shardfile import ShardWriter, decode_group, decode_tokens, read_footer
 
 MakeConfig = Callable[..., RunConfig]
+ShardUntil = Callable[[RunConfig, str, int], None]
 Prose = Callable[[int, int], str]
 #: No codec is too slow for this one, so that sizes alone decide, and they are the same on every machine.
 BY_SIZE = CodecWish(goal="smallest", tokens_per_second=1.0, headroom=1.0)
@@ -94,14 +96,8 @@ def test_with_any_codec_blocks_come_back_and_other_readers_open_them(codec: str,
     for number, (entry, group) in enumerate(zip(groups, sample.groups, strict=True)):
         offset, length = int(entry["offset"]), int(entry["length"])
         part = data[offset : offset + length]
-        at, size = int(entry["tokens_offset"]) - offset, int(entry["tokens_length"])
-        tokens = decode_tokens(
-            memoryview(part)[at : at + size],
-            rows=len(group),
-            sequence=group.tokens.shape[1] - 1,
-            dtype=group.tokens.dtype,
-            codec=codec,
-        )
+        sequence, dtype = group.tokens.shape[1] - 1, group.tokens.dtype
+        tokens = decode_tokens(entry, part, sequence=sequence, dtype=dtype, codec=codec)
         read = decode_group(footer, number, size=shard_.size, offset=offset, data=part, tokens=tokens, first=0)
         assert np.array_equal(read.tokens, group.tokens) and np.array_equal(read.starts, group.starts)
     path = tmp_path / "a.parquet"
@@ -247,29 +243,23 @@ def test_any_codec_and_auto_give_the_same_data_set(corpus: Path, make_config: Ma
         workers = 2 if codec == "auto" else 1
         config = make_config(corpus, root=codec, sharding__codec=codec, sharding__workers=workers)
         manifest = shard(config)
-        assert manifest.key == expected.key == dataset_keys(config)[-1]
+        assert manifest.key == expected.key == recipe_of(config).links[-1].key
         assert manifest.fingerprint == expected.fingerprint
         taken = decided(Storage(config.storage), manifest.key).codec if codec == "auto" else codec
         assert list(codecs_of(manifest)) == [taken]
         dataset = Dataset.open(Storage(config.storage), manifest.key)
         assert sum(1 for _ in dataset.texts("train")) == manifest.train.documents
     other_wish = make_config(corpus, sharding__codec="auto", sharding__codec_wish={"goal": "fastest"})
-    assert dataset_keys(other_wish)[-1] == expected.key
+    assert recipe_of(other_wish).links[-1].key == expected.key
 
 
-def test_a_restart_obeys_the_decision_that_it_finds(corpus: Path, make_config: MakeConfig) -> None:
+def test_a_restart_obeys_the_decision_that_it_finds(
+    corpus: Path, make_config: MakeConfig, shard_until: ShardUntil
+) -> None:
     config = make_config(corpus, sharding__codec="auto")
-    storage, key = Storage(config.storage), dataset_keys(config)[-1]
+    storage, key = Storage(config.storage), recipe_of(config).links[-1].key
 
-    class Enough(Exception):
-        pass
-
-    def stop(progress: Progress) -> None:
-        if progress.phase == "pack" and progress.done == 2:
-            raise Enough
-
-    with pytest.raises(Enough):
-        shard(config, on_progress=stop)
+    shard_until(config, "pack", 2)
     first = decided(storage, key)
     other = "lz4" if first.codec != "lz4" else "snappy"
     record(storage, replace(first, codec=other), key=key)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.components.common.config.schema import CodecWish
+from shardline.components.common.config.data_schema import CodecWish
 from shardline.components.sharding.codec_choice import BETTER, CANDIDATES, NEAR, Choice, Trial, choose, cost, score
 
 RAW = 1_000_000

@@ -15,13 +15,13 @@ from shardline.components.sharding.codec_sample import draw_texts, pack_texts
 from shardline.components.sharding.corpus import SourceFiles
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.making import shard
-from shardline.components.sharding.recipe import chain
+from shardline.components.sharding.recipe import recipe_of
 
 MakeConfig = Callable[..., RunConfig]
 
 
 def sources_of(config: RunConfig) -> Sequence[SourceFiles]:
-    return chain(config)[0][0].sources
+    return recipe_of(config).links[0].sources
 
 
 def test_a_sample_comes_from_all_over_the_corpus(tmp_path: Path, make_config: MakeConfig) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from shardline.components.common.config.schema import Source
+from shardline.components.common.config.data_schema import Source
 from shardline.components.common.errors import UserError
 from shardline.components.sharding.corpus import list_files, open_file
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.components.common.config.schema import Source
+from shardline.components.common.config.data_schema import Source
 from shardline.components.common.errors import UserError
 from shardline.components.sharding import documents
 from shardline.components.sharding.corpus import Fields, list_files

@@ -18,11 +18,13 @@ from shardline.components.common.errors import DamagedData, EnvironmentLacking, 
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.heldout import drawn
-from shardline.components.sharding.making import Progress, dataset_keys, shard
+from shardline.components.sharding.making import Progress, shard
 from shardline.components.sharding.manifest import Manifest, folder
+from shardline.components.sharding.recipe import recipe_of
 
 MakeConfig = Callable[..., RunConfig]
 Prose = Callable[[int, int], str]
+ShardUntil = Callable[[RunConfig, str, int], None]
 
 
 def opened(config: RunConfig, manifest: Manifest) -> Dataset:
@@ -65,16 +67,16 @@ def test_workers_codec_and_a_second_time_change_nothing(corpus: Path, make_confi
 )
 def test_another_recipe_is_another_data_set(corpus: Path, make_config: MakeConfig, change: dict[str, int]) -> None:
     one, other = make_config(corpus), make_config(corpus, **change)
-    assert dataset_keys(one) != dataset_keys(other)
+    assert recipe_of(one).links != recipe_of(other).links
     assert shard(one).fingerprint != shard(other).fingerprint
 
 
 def test_touching_the_corpus_makes_another_key(corpus: Path, make_config: MakeConfig) -> None:
     config = make_config(corpus)
-    keys = dataset_keys(config)
+    keys = recipe_of(config).links
     path = next(corpus.rglob("*.txt"))
     os.utime(path, ns=(1, 1))
-    assert dataset_keys(config) != keys
+    assert recipe_of(config).links != keys
 
 
 def test_progress_covers_every_phase(corpus: Path, make_config: MakeConfig) -> None:
@@ -86,20 +88,14 @@ def test_progress_covers_every_phase(corpus: Path, make_config: MakeConfig) -> N
     assert all(progress.done == progress.total and progress.bytes == size for progress in last.values())
 
 
-def test_a_damaged_record_of_a_broken_run_is_made_again(corpus: Path, make_config: MakeConfig, tmp_path: Path) -> None:
+def test_a_damaged_record_of_a_broken_run_is_made_again(
+    corpus: Path, make_config: MakeConfig, shard_until: ShardUntil, tmp_path: Path
+) -> None:
     expected = shard(make_config(corpus, root="whole"))
     config = make_config(corpus, root="broken")
     work = tmp_path / "broken" / folder(expected.key) / "work"
 
-    class Enough(Exception):
-        pass
-
-    def stop(progress: Progress) -> None:
-        if progress.phase == "pack" and progress.done == 3:
-            raise Enough
-
-    with pytest.raises(Enough):
-        shard(config, on_progress=stop)
+    shard_until(config, "pack", 3)
     (work.parent / "tokenizer.json").write_text("{}")
     for name in ("scan-000001.npz", "pack-000001.npz", "tokenizer.npz"):
         data = bytearray((work / name).read_bytes())
