@@ -25,7 +25,7 @@ from shardline.components.common.runfolder import adopt_config, error_file, read
 from shardline.components.common.steps import STEPS
 from shardline.components.common.storage import Storage
 from shardline.pipelines.package import parameter
-from shardline.pipelines.scratch import scratch_folder
+from shardline.components.common.scratch import scratch_folder
 from shardline.pipelines.stopping import watching
 
 LOG_FILE = "logs/pipeline.log"

@@ -1,17 +1,22 @@
 """Work on numbered units, in this process or in as many as asked for. Called by the step.
 
 A worker process is a fresh interpreter that is given the job once, ignores the terminal's interrupt (the parent
-decides), and ends with the parent. Errors of a task leave as they are; `PeerLost` when a worker was killed.
+decides), and ends with the parent. The job reaches it in a file of the parent's: multiprocessing would write it to a
+pipe, and wait for ever where a worker is killed before it has read more than a pipe holds. Errors of a task leave as
+they are; `PeerLost` when a worker was killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +24,7 @@ import pyarrow as pa
 
 from shardline.components.common.errors import PeerLost
 from shardline.components.common.processes import PARENT_VARIABLE, child_environment, die_with_parent
+from shardline.components.common.scratch import scratch_folder
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -28,15 +34,18 @@ class Pool(Generic[Job]):
     """Runs tasks `task(job, number)`. One worker means this process."""
 
     def __init__(self, job: Job, *, workers: int) -> None:
-        self._job = job
+        self._job, self._workers = job, workers
         self._executor: ProcessPoolExecutor | None = None
-        if workers > 1:
-            parent = child_environment()[PARENT_VARIABLE]
-            self._executor = ProcessPoolExecutor(
-                workers, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(job, parent)
-            )
+        self._scratch = contextlib.ExitStack()
 
     def __enter__(self) -> Pool[Job]:
+        if self._workers > 1:
+            parent = child_environment()[PARENT_VARIABLE]
+            path = self._scratch.enter_context(scratch_folder()) / "job"
+            path.write_bytes(pickle.dumps(self._job))
+            self._executor = ProcessPoolExecutor(
+                self._workers, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(path, parent)
+            )
         return self
 
     def __exit__(
@@ -49,6 +58,7 @@ class Pool(Generic[Job]):
             for process in list((getattr(self._executor, "_processes", None) or {}).values()):
                 process.terminate()
         self._executor.shutdown(wait=True, cancel_futures=True)
+        self._scratch.close()
 
     def map(self, task: Callable[[Job, int], Result], numbers: Sequence[int]) -> Iterator[tuple[int, Result]]:
         """The results with their numbers, in the order in which they are done."""
@@ -56,8 +66,10 @@ class Pool(Generic[Job]):
             for number in numbers:
                 yield number, task(self._job, number)
             return
-        futures: dict[Future[Result], int] = {self._executor.submit(_call, task, number): number for number in numbers}
         try:
+            futures: dict[Future[Result], int] = {
+                self._executor.submit(_call, task, number): number for number in numbers
+            }
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
@@ -70,7 +82,7 @@ class Pool(Generic[Job]):
 _given: Any = None
 
 
-def _begin(job: Any, parent: str) -> None:
+def _begin(job: Path, parent: str) -> None:
     global _given
     os.environ[PARENT_VARIABLE] = parent
     die_with_parent()
@@ -78,7 +90,7 @@ def _begin(job: Any, parent: str) -> None:
     # There is a worker for each core already.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     pa.set_cpu_count(1)
-    _given = job
+    _given = pickle.loads(job.read_bytes())
 
 
 def _call(task: Callable[[Any, int], Result], number: int) -> Result:

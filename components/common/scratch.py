@@ -1,4 +1,7 @@
-"""Temporary folders of `shardline run`, and the removal of those that a killed one has left."""
+"""Temporary folders, and the removal of those that a killed process has left.
+
+Called by `shardline run` and by the pool of sharding.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.commands import environment
 
 SCRIPT = """
 import time
-from shardline.pipelines.scratch import scratch_folder
+from shardline.components.common.scratch import scratch_folder
 with scratch_folder() as folder:
     print(folder, flush=True)
     time.sleep(600)
