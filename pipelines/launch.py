@@ -22,10 +22,10 @@ from shardline.components.common.events import EventLog
 from shardline.components.common.owner import FENCE_VARIABLE, Lease, hold
 from shardline.components.common.processes import child_environment
 from shardline.components.common.runfolder import adopt_config, error_file, read_json, run_storage
+from shardline.components.common.scratch import scratch_folder
 from shardline.components.common.steps import STEPS
 from shardline.components.common.storage import Storage
 from shardline.pipelines.package import parameter
-from shardline.components.common.scratch import scratch_folder
 from shardline.pipelines.stopping import watching
 
 LOG_FILE = "logs/pipeline.log"

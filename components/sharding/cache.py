@@ -1,9 +1,9 @@
 """The node cache: row groups, decoded, in a folder that the ranks of a node share.
 
 Called by `dataset`, which opens one where the config asks for it. A row group is fetched and decoded by one process of
-the node, and mapped into memory by all. It is known by its content, so nothing in the folder is ever out of date, and
-what is read is the same with a cache and without. Safe for several threads and processes, any of which may be killed
-at any byte. The folder:
+the node, and mapped into memory by all. It is known by its place and its content, so nothing in the folder is ever out
+of date, and what is read is the same with a cache and without. Safe for several threads and processes, any of which may
+be killed at any byte. The folder:
 
     blocks-1/entries/{key}    one row group; `{key}.tmp` while it is being written
     blocks-1/locks/{xyz}      locked by who fetches a row group whose key begins so: the others wait for it
@@ -125,7 +125,7 @@ class NodeCache:
         """A row group.
 
         Args:
-            content: the hash of its bytes in the shard: 32 hexadecimal digits.
+            content: what it is known by: 32 hexadecimal digits, which tell of its place and of its bytes.
             sequence, dtype: tokens in its samples, and their type: the same bytes may be read as several.
             first: the number, within its split, of its first block.
             fetch: reads it from where it truly is.

@@ -34,9 +34,9 @@ from shardline.components.sharding.shardfile import (
     Groups,
     Shard,
     ShardWriter,
+    checksum_of,
     decode_group,
     decode_tokens,
-    hash_of,
     read_footer,
 )
 
@@ -215,10 +215,14 @@ def _read(written: _Written) -> float:
     shard, data = written.shard, written.data
     footer = read_footer(data[shard.footer :])
     parts = [data[int(group["offset"]) : int(group["offset"]) + int(group["length"])] for group in written.groups]
+    rows = int(written.groups["rows"].max())
+    into = np.empty(rows * (written.sequence + 1) * written.dtype.itemsize, np.uint8).data
     start = time.thread_time()
     for number, (group, part) in enumerate(zip(written.groups, parts, strict=True)):
-        hash_of(part)
-        tokens = decode_tokens(group, part, sequence=written.sequence, dtype=written.dtype, codec=shard.codec)
+        checksum_of(part)
+        tokens = decode_tokens(
+            group, part, sequence=written.sequence, dtype=written.dtype, codec=shard.codec, into=into
+        )
         offset = int(group["offset"])
         decode_group(footer, number, size=shard.size, offset=offset, data=part, tokens=tokens, first=0)
     return _since(start)

@@ -10,6 +10,7 @@ URL of the file and what to do.
 from __future__ import annotations
 
 import json
+import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from shardline.components.sharding.shardfile import (
     GROUP,
     Groups,
     Shard,
+    checksum_of,
     decode_group,
     decode_tokens,
     hash_of,
@@ -115,16 +117,18 @@ class Dataset:
 
 
 class RowGroup:
-    """A row group that was read.
-
-    Attributes:
-        tokens: [rows, sequence + 1].
-    """
+    """A row group that was read."""
 
     def __init__(self, tokens: Tokens, decode: Callable[[Tokens], Blocks]) -> None:
-        self.tokens = tokens
+        self._tokens: Tokens | None = tokens
+        self._rows = len(tokens)
         self._decode = decode
         self._blocks: Blocks | None = None
+
+    @property
+    def tokens(self) -> Tokens:
+        """[rows, sequence + 1]; [rows, 0] once they are dropped."""
+        return np.empty((self._rows, 0), np.uint16) if self._tokens is None else self._tokens
 
     def blocks(self) -> Blocks:
         """All there is of the blocks; decoded when it is first asked for."""
@@ -134,7 +138,9 @@ class RowGroup:
 
     def drop_tokens(self) -> None:
         """Let go of the tokens; `blocks` has none from now on."""
-        self.tokens = self.tokens[:, :0].copy()
+        # Not even an empty array takes their place: it would stay behind in the midst of the memory that this thread
+        # takes and gives back for each row group, which then no longer has room for a whole one.
+        self._tokens = None
 
 
 class Split:
@@ -144,6 +150,7 @@ class Split:
         blocks: how many there are; `groups`: how many row groups.
         sequence: tokens in a sample; a block has one more. `dtype`: of the tokens.
         geometry: what the order is computed from.
+        group_bytes: of the tokens of a full row group.
     """
 
     def __init__(self, dataset: Dataset, facts: SplitFacts, index: Groups, first_shard: int) -> None:
@@ -154,6 +161,7 @@ class Split:
         self.dtype = np.dtype(dataset.manifest.dtype)
         self.geometry = Geometry([shard.blocks for shard in facts.shards], row_group=dataset.manifest.row_group)
         self.is_local = dataset.storage.is_local
+        self.group_bytes = dataset.manifest.row_group * (self.sequence + 1) * self.dtype.itemsize
         self._storage = dataset.storage
         self._cache = dataset.cache
         self._row_group = dataset.manifest.row_group
@@ -162,6 +170,7 @@ class Split:
         self._first_shard = first_shard
         self._footers: OrderedDict[str, pq.FileMetaData] = OrderedDict()
         self._lock = threading.Lock()
+        self._shelf = _Shelf()
 
     def stream(self, name: str) -> Geometry:
         """Where the blocks of a stream lie: of a source, or of several joined by "+".
@@ -187,16 +196,19 @@ class Split:
         """The order of this split under a policy."""
         return SampleOrder({name: self.stream(name) for name in policy.streams}, policy)
 
-    def read_group(self, group: int) -> RowGroup:
+    def read_group(self, group: int, *, into: memoryview | None = None) -> RowGroup:
         """The row group with that number, its bytes checked.
+
+        Args:
+            into: memory that its tokens may be decoded to, of `group_bytes`; it is theirs until they are dropped.
 
         Raises:
             DamagedData: its shard is missing, cut short, or has other bytes than were written.
         """
         if self._cache is None:
-            return self._fetch_group(group)
+            return self._fetch_group(group, into)
         blocks = self._cache.blocks(
-            self._index[group]["hash"].tobytes().hex(),
+            self._identity(group),
             sequence=self.sequence,
             dtype=self.dtype,
             first=self.geometry.first_of(group),
@@ -204,21 +216,33 @@ class Split:
         )
         return _mapped(blocks)
 
-    def _fetch_group(self, group: int) -> RowGroup:
+    def _identity(self, group: int) -> str:
+        """What the node cache knows a row group by: 32 hexadecimal digits.
+
+        Its checksum alone would do for honest data; with its place, nobody can pass off another data set's as this one.
+        """
+        entry = self._index[group]
+        shard = self.facts.shards[int(entry["shard"]) - self._first_shard]
+        place = f"{self._storage.url_of(names.shard_path(shard.hash))} {self._number(group)} ".encode()
+        return hash_of(place + entry["hash"].tobytes()).hex()
+
+    def _fetch_group(self, group: int, into: memoryview | None = None) -> RowGroup:
         entry = self._index[group]
         shard = self.facts.shards[int(entry["shard"]) - self._first_shard]
         data = self._range(shard, int(entry["offset"]), int(entry["length"]))
-        if hash_of(data) != entry["hash"].tobytes():
+        if checksum_of(data) != entry["hash"].tobytes():
             raise self._damaged(shard, f"row group {self._number(group)} is not what was written")
         try:
-            tokens = decode_tokens(entry, data, sequence=self.sequence, dtype=self.dtype, codec=shard.codec)
+            tokens = decode_tokens(entry, data, sequence=self.sequence, dtype=self.dtype, codec=shard.codec, into=into)
         except NotPages as error:
             raise self._damaged(shard, f"row group {self._number(group)} cannot be read: {error}") from error
         # What follows the tokens is small, and wanted later or never.
-        rest = data[int(entry["tokens_offset"]) + int(entry["tokens_length"]) - int(entry["offset"]) :]
+        rest = self._shelf.keep(
+            memoryview(data)[int(entry["tokens_offset"] + entry["tokens_length"]) - int(entry["offset"]) :]
+        )
         return RowGroup(tokens, lambda tokens: self._blocks(group, tokens, rest))
 
-    def _blocks(self, group: int, tokens: Tokens, rest: bytes) -> Blocks:
+    def _blocks(self, group: int, tokens: Tokens, rest: memoryview) -> Blocks:
         entry = self._index[group]
         shard = self.facts.shards[int(entry["shard"]) - self._first_shard]
         footer, number = self._footer(shard), self._number(group)
@@ -291,6 +315,28 @@ class Split:
                     found.setdefault(place, []).append(tokens[edges[at] : edges[at + 1]])
         for place, parts in found.items():
             yield TokenizedDocument(source, *place, np.concatenate(parts)[1:])
+
+
+class _Shelf:
+    """Copies of small pieces, side by side in a few large ones.
+
+    A piece that outlives what was read with it would else lie in the midst of the memory that each row group takes and
+    gives back, which then can't be used again for a whole one. Safe for several threads.
+    """
+
+    _SIZE = 1 << 20
+
+    def __init__(self) -> None:
+        self._board = memoryview(b"")
+        self._lock = threading.Lock()
+
+    def keep(self, piece: memoryview) -> memoryview:
+        with self._lock:
+            if len(self._board) < len(piece):
+                self._board = memoryview(mmap.mmap(-1, max(len(piece), self._SIZE)))
+            kept, self._board = self._board[: len(piece)], self._board[len(piece) :]
+        kept[:] = piece
+        return kept
 
 
 def _mapped(blocks: Blocks) -> RowGroup:

@@ -1,5 +1,8 @@
 """Batches for one data-parallel rank. No torch, no worker processes: threads read ahead, as decoding frees the GIL.
 
+Some threads read and decode row groups; one more puts the next steps together from them while these are consumed, so
+that the thread that iterates does next to nothing.
+
 Called by training (`Loader`) and evaluation (`held_out_batches`). The world appears only in which microbatches of a
 global batch are given out here: microbatch j goes to rank j % dp_size, in its round j // dp_size. Every rank has the
 same number of rounds; where it has no microbatch, the batch is absent (fully masked).
@@ -10,7 +13,7 @@ Errors: those of the data set, in the thread that iterates.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 import numpy as np
@@ -23,8 +26,9 @@ from shardline.components.sharding.segments import Segment, Share, StreamReader
 
 #: Reading from elsewhere is waiting, mostly; reading from here is decoding.
 _THREADS_LOCAL, _THREADS_REMOTE = 2, 8
-#: Steps are put together a few at a time: as many as make about this many tokens, up to so many.
-_CHUNK_TOKENS, _CHUNK_STEPS = 1 << 17, 16
+#: Steps are put together a few at a time: as many as make about this many tokens, up to so many. The first ones come
+#: alone, as they need the fewest row groups.
+_CHUNK_TOKENS, _CHUNK_STEPS = 1 << 17, 32
 
 
 class Loader:
@@ -51,9 +55,13 @@ class Loader:
         self._microbatch, self._dp_rank, self._dp_size = microbatch, dp_rank, dp_size
         threads = _THREADS_LOCAL if split.is_local else _THREADS_REMOTE
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="loader")
-        self._stage: StageOrder | None = None
-        self._readers: list[StreamReader] = []
+        self._assembly = ThreadPoolExecutor(1, thread_name_prefix="loader-assembly")
         self._chunk: _Chunk | None = None
+        self._next: Future[_Chunk] | None = None
+        # Of the assembly's thread alone.
+        self._stage: StageOrder | None = None
+        self._offsets = np.empty(0, np.int64)
+        self._readers: list[StreamReader] = []
 
     def __enter__(self) -> Loader:
         return self
@@ -65,8 +73,9 @@ class Loader:
 
     def close(self) -> None:
         """Stop reading ahead; returns when the threads have ended."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        self._readers, self._chunk = [], None
+        for threads in (self._threads, self._assembly):
+            threads.shutdown(wait=True, cancel_futures=True)
+        self._readers, self._chunk, self._next = [], None, None
 
     @property
     def position(self) -> int:
@@ -79,41 +88,44 @@ class Loader:
     def __next__(self) -> list[Batch]:
         """The next step: this rank's batches, one for each round."""
         if self._chunk is None or self.step >= self._chunk.end:
-            self._chunk = self._read_chunk()
+            self._chunk = self._next_chunk()
         batches = self._chunk.batches(self.step, self._microbatch)
         self.step += 1
         return batches
 
-    def _read_chunk(self) -> _Chunk:
-        stage = self._order.stage_at(self.step)
-        offsets = self._offsets(stage)
+    def _next_chunk(self) -> _Chunk:
+        waiting = self._next or self._assembly.submit(self._read_chunk, self.step, 1)
+        chunk = waiting.result()
+        self._next = self._assembly.submit(self._read_chunk, chunk.end, 2 * chunk.steps)
+        return chunk
+
+    def _read_chunk(self, first: int, most: int) -> _Chunk:
+        """The steps from `first` on, at most so many."""
+        stage = self._order.stage_at(first)
         if stage is not self._stage:
-            self._enter(stage, offsets)
+            self._enter(stage, first)
+        offsets = self._offsets
         batch, sequence = stage.stage.global_batch, stage.stage.sequence
         rounds = -(-batch // self._microbatch // self._dp_size)
         rows = rounds * self._microbatch
-        count = min(max(1, _CHUNK_TOKENS // (rows * sequence)), _CHUNK_STEPS)
+        count = min(max(1, _CHUNK_TOKENS // (rows * sequence)), _CHUNK_STEPS, most)
         if stage.last is not None:
-            count = min(count, stage.last - self.step)
-        draws = stage.draws_at(np.arange(self.step, self.step + count))[:, None] + offsets
-        chunk = _Chunk(stage, self._split, first=self.step, count=count, rows=rows)
-        chunk.index[:, : len(offsets)] = stage.first_index + draws
-        flat = np.flatnonzero(chunk.index.ravel() >= 0)
+            count = min(count, stage.last - first)
+        draws = stage.draws_at(np.arange(first, first + count))[:, None] + offsets
+        chunk = _Chunk(stage, self._split, first=first, rows=rows, index=stage.first_index + draws)
         streams, _ = stage.split(draws.ravel())
         for number, reader in enumerate(self._readers):
-            chunk.fill(reader, flat if len(self._readers) == 1 else flat[streams == number])
+            chunk.fill(reader, chunk.places if len(self._readers) == 1 else chunk.places[streams == number])
         return chunk
 
-    def _offsets(self, stage: StageOrder) -> I64:
-        """Which samples of a global batch are this rank's, in its order."""
-        everything = np.arange(stage.stage.global_batch, dtype=np.int64).reshape(-1, self._microbatch)
-        return everything[self._dp_rank :: self._dp_size].ravel()
-
-    def _enter(self, stage: StageOrder, offsets: I64) -> None:
-        """Begin to read a stage, at the step that is next."""
+    def _enter(self, stage: StageOrder, step: int) -> None:
+        """Begin to read a stage, at `step`."""
         self._stage = stage
-        share = Share(self._microbatch, self._dp_rank, self._dp_size, self.step)
-        first = int(stage.draws_at(np.array([self.step]))[0])
+        # Which samples of a global batch are this rank's, in its order.
+        batch = np.arange(stage.stage.global_batch, dtype=np.int64).reshape(-1, self._microbatch)
+        self._offsets = batch[self._dp_rank :: self._dp_size].ravel()
+        share = Share(self._microbatch, self._dp_rank, self._dp_size, step)
+        first = int(stage.draws_at(np.array([step]))[0])
         self._readers = [
             StreamReader(self._split, self._threads, stage=stage, stream=number, share=share, first_ordinal=ordinal)
             for number, ordinal in enumerate(stage.drawn_before(first))
@@ -121,15 +133,28 @@ class Loader:
 
 
 class _Chunk:
-    """Some steps of one stage: `rows` samples each, of which the last ones may be absent."""
+    """Some steps of one stage: `rows` samples each, of which the last ones may be absent.
 
-    def __init__(self, stage: StageOrder, split: Split, *, first: int, count: int, rows: int) -> None:
-        self.first, self.end = first, first + count
+    Args:
+        index: int64[steps, m], the global sample indices of those that are there.
+
+    Attributes:
+        places: of those that are there, counted through all rows.
+    """
+
+    def __init__(self, stage: StageOrder, split: Split, *, first: int, rows: int, index: I64) -> None:
+        self.steps, present = index.shape
+        self.first, self.end = first, first + self.steps
         self._rows, self._sequence = rows, stage.stage.sequence
         self._whole = self._sequence == split.sequence
-        self.index = np.full((count, rows), -1, np.int64)
-        self._samples = np.full(count * rows, -1, np.int64)
-        self._tokens = np.empty((count * rows, self._sequence + 1), np.int64)
+        places = np.arange(self.steps * rows).reshape(self.steps, rows)
+        self.places = places[:, :present].ravel()
+        self._index = np.full(self.steps * rows, -1, np.int64)
+        self._index[self.places] = index.ravel()
+        self._samples = np.full(self.steps * rows, -1, np.int64)
+        self._tokens = np.empty((self.steps * rows, self._sequence + 1), np.int64)
+        if present < rows:
+            self._tokens[places[:, present:].ravel()] = 0
         self._parts: list[tuple[Segment, int, int, I64]] = []
         self._details: Details | None = None
 
@@ -152,14 +177,12 @@ class _Chunk:
         return [self._batch(start, start + microbatch) for start in range(begin, begin + self._rows, microbatch)]
 
     def _batch(self, start: int, stop: int) -> Batch:
-        tokens, samples = self._tokens[start:stop], self._samples[start:stop]
-        if samples[-1] < 0:
-            tokens[samples < 0] = 0
+        tokens = self._tokens[start:stop]
         return Batch(
             tokens=tokens[:, :-1],
             targets=tokens[:, 1:],
-            samples=samples,
-            index=self.index.ravel()[start:stop],
+            samples=self._samples[start:stop],
+            index=self._index[start:stop],
             details=lambda: self._all_details().rows(start, stop),
         )
 

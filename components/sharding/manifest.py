@@ -17,7 +17,7 @@ from shardline.components.common.errors import DamagedData, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.shardfile import Shard, hash_of
 
-VERSION = 2
+VERSION = 3
 MANIFEST = "manifest.json"
 INDEX = "index.bin"
 FILES = "files.json"

@@ -9,24 +9,37 @@ Page headers are Thrift structs in the compact protocol, as the Parquet format's
 
 from __future__ import annotations
 
-import pyarrow as pa
+from collections.abc import Callable
+
+import cramjam
+import numpy as np
 
 _STOP, _TRUE, _FALSE, _I16, _I32, _I64, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 4, 5, 6, 8, 9, 10, 12
 _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE = 2, 3  # field ids of PageHeader
 
-#: Parquet's "lz4" is the block format, which Arrow calls so.
-_ARROW_NAMES = {"lz4": "lz4_raw"}
+#: Each unpacks to memory that is there, and says how many bytes. Parquet's "lz4" is the block format.
+_UNPACK: dict[str, Callable[[memoryview, memoryview], int]] = {
+    "zstd": cramjam.zstd.decompress_into,
+    "lz4": lambda data, out: cramjam.lz4.decompress_block_into(data, out, output_len=len(out)),
+    "snappy": cramjam.snappy.decompress_raw_into,
+    "gzip": cramjam.gzip.decompress_into,
+    "brotli": cramjam.brotli.decompress_into,
+}
 
 
 class NotPages(Exception):
     """The bytes are no pages of the kind described above."""
 
 
-def values_of(chunk: memoryview, *, codec: str, size: int) -> memoryview | bytearray:
+def values_of(chunk: memoryview, *, codec: str, size: int, into: memoryview | None = None) -> memoryview:
     """The `size` bytes of values in a column chunk.
 
     Args:
         codec: its name, without a level; `none` for uncompressed.
+        into: memory to unpack them to, of at least that size; else it is allocated.
+
+    Returns:
+        the values, in `into` or in the chunk itself.
 
     Raises:
         NotPages: they are not there.
@@ -36,19 +49,29 @@ def values_of(chunk: memoryview, *, codec: str, size: int) -> memoryview | bytea
     try:
         while at < len(chunk):
             at, plain, packed = _header(chunk, at)
-            pages.append(_unpacked(chunk[at : at + packed], codec, plain))
+            pages.append((chunk[at : at + packed], plain))
             at += packed
-    except (IndexError, pa.ArrowException, OSError, ValueError) as error:
+        total = sum(plain for _, plain in pages)
+        if total != size:
+            raise NotPages(f"the pages hold {total} bytes, not {size}")
+        if codec == "none" and len(pages) == 1:
+            return pages[0][0]
+        values = np.empty(size, np.uint8).data if into is None else into[:size]
+        at = 0
+        for page, plain in pages:
+            _unpack(page, codec, values[at : at + plain])
+            at += plain
+    except (IndexError, cramjam.DecompressionError, OSError, ValueError) as error:
         raise NotPages(str(error)) from error
-    if sum(len(page) for page in pages) != size:
-        raise NotPages(f"the pages hold {sum(len(page) for page in pages)} bytes, not {size}")
-    return pages[0] if len(pages) == 1 else bytearray(b"".join(pages))
+    return values
 
 
-def _unpacked(data: memoryview, codec: str, size: int) -> memoryview:
+def _unpack(data: memoryview, codec: str, out: memoryview) -> None:
     if codec == "none":
-        return data
-    return memoryview(pa.Codec(_ARROW_NAMES.get(codec, codec)).decompress(data, size))
+        out[:] = data
+        return
+    if _UNPACK[codec](data, out) != len(out):
+        raise ValueError("a page is shorter than its header says")
 
 
 def _header(data: memoryview, at: int) -> tuple[int, int, int]:

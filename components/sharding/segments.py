@@ -31,16 +31,29 @@ class Slots:
         self._free = np.empty(0, np.int32)
         self._taken = self._rows
         self._lock = threading.Lock()
+        self._local = threading.local()
+
+    def scratch(self, size: int) -> memoryview:
+        """`size` bytes of memory of the calling thread, the same ones each time."""
+        found: memoryview | None = getattr(self._local, "scratch", None)
+        if found is None:
+            found = self._local.scratch = np.empty(size, np.uint8).data
+        return found
 
     def make_room(self, count: int) -> None:
         """Have `count` slots, at least, in all. The system gives memory for them as they are filled."""
         if len(self._rows) < count:
             self._grow(count - len(self._rows))
 
+    @property
+    def free(self) -> int:
+        """How many slots there are for `reserve` without more memory."""
+        return len(self._free)
+
     def reserve(self, count: int) -> I32:
         """Slots for `count` rows; more memory is taken where there are too few."""
-        if len(self._free) < count:
-            self._grow(count - len(self._free))
+        if self.free < count:
+            self._grow(max(count - self.free, len(self._rows) // 8))
         taken, self._free = self._free[len(self._free) - count :], self._free[: len(self._free) - count]
         return taken
 
@@ -84,36 +97,49 @@ class Segment:
     def _plan(self) -> None:
         """Which row groups there are, in the order in which they are needed first, and which samples each has."""
         groups, self._rows = self._split.geometry.locate(self.places.blocks)
-        by_group = np.argsort(groups, kind="stable")
-        numbers, first = np.unique(groups[by_group], return_index=True)
-        order = np.argsort(by_group[first], kind="stable")
-        members = np.split(by_group, first[1:])
+        # In the order of their rows: what is wanted of a row group is often all of it, and then needs no picking.
+        by_row = np.lexsort((self._rows, groups))
+        numbers, first, turn = np.unique(groups[by_row], return_index=True, return_inverse=True)
+        needed = np.full(len(numbers), self.count)
+        np.minimum.at(needed, turn, by_row)
+        order = np.argsort(needed)
+        members = np.split(by_row, first[1:])
         self._numbers = numbers[order]
         self._members = [members[which] for which in order.tolist()] if self.count else []
         #: For each sample, which of them it is in.
         self._turns = np.empty(self.count, np.int32)
-        for turn, here in enumerate(self._members):
-            self._turns[here] = turn
+        for number, here in enumerate(self._members):
+            self._turns[here] = number
         self._needed = np.maximum.accumulate(self._turns) if self.count else self._turns
         largest = max(map(len, self._members), default=0)
         self._slots.make_room(self.count + (_AHEAD + 1) * largest)
         self._reads: list[Future[RowGroup]] = []
         self._read: list[RowGroup] = []
 
-    def begin(self, share: float = 1.0) -> None:
-        """Read the first `share` of the row groups, and a few more."""
-        wanted = min(len(self._members), int(share * len(self._members)) + _AHEAD)
+    def begin(self) -> None:
+        """Read all row groups."""
+        self._begin(len(self._members))
+
+    def begin_early(self, share: float) -> None:
+        """Read the first `share` of the row groups and a few more, as far as there are free slots."""
+        self._begin(min(len(self._members), int(share * len(self._members)) + _AHEAD), early=True)
+
+    def _begin(self, wanted: int, *, early: bool = False) -> None:
         for turn in range(len(self._reads), wanted):
             here = self._members[turn]
+            if early and self._slots.free < len(here):
+                break
             slots = self._slot_of[here] = self._slots.reserve(len(here))
             self._reads.append(self._threads.submit(self._fill, turn, slots))
 
     def _fill(self, turn: int, slots: I32) -> RowGroup:
-        group = self._split.read_group(int(self._numbers[turn]))
+        scratch = self._slots.scratch(self._split.group_bytes)
+        group = self._split.read_group(int(self._numbers[turn]), into=scratch)
         here = self._members[turn]
         rows = self._rows[here]
         if self._sequence == self._split.sequence:
-            self._slots.fill(slots, group.tokens[rows])
+            whole = len(here) == len(group.tokens)
+            self._slots.fill(slots, group.tokens if whole else group.tokens[rows])
         else:
             parts = np.lib.stride_tricks.sliding_window_view(group.tokens, self._sequence + 1, axis=1)
             self._slots.fill(slots, parts[rows, self.places.offsets[here]])
@@ -197,7 +223,7 @@ class StreamReader:
             some = min(count, current.left)
             tokens, start, stop = current.take(some)
             put(current, tokens, start, stop)
-            self._segments[1].begin(current.share_taken)
+            self._segments[1].begin_early(current.share_taken)
             count -= some
 
     def _current(self) -> Segment:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import tempfile
 from dataclasses import dataclass
 from typing import IO, Any
@@ -20,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from shardline.components.common.storage import RangedFile
 from shardline.components.sharding.blocks import Blocks, Tokens
 from shardline.components.sharding.pages import values_of
 
-#: A row group in the index. `offset`, `length`, `hash` (blake2b-128): its range; `tokens_*`: its chunk of tokens.
+#: A row group in the index. `offset`, `length`, `hash` (XXH3-128): its range; `tokens_*`: its chunk of tokens.
 GROUP = np.dtype(
     [
         ("shard", "<u4"),
@@ -45,8 +47,16 @@ _COLUMNS = ["length", "bytes", "source", "doc_starts", "doc_quiet", "doc_files",
 
 
 def hash_of(data: bytes | memoryview) -> bytes:
-    """The hash that ranges, files and shards are known by: blake2b-128."""
+    """The hash that shards and other files are known by: blake2b-128."""
     return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def checksum_of(data: bytes | memoryview) -> bytes:
+    """What a row group's range is held against whenever it is read: XXH3-128, as fast as memory.
+
+    It tells of damage, not of malice: whoever can change a shard can change the index, too.
+    """
+    return xxhash.xxh3_128_digest(data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +87,13 @@ class ShardWriter:
 
     def __init__(self, *, sequence: int, dtype: npt.DTypeLike, codec: str, source: int = 0) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._sink = _HashingSink(self._file)
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._schema = _schema(sequence, self._dtype)
         self._codec, self._source = codec, source
         name, _, level = codec.partition(":")
         self._writer = pq.ParquetWriter(
-            self._file,
+            pa.PythonFile(self._sink, mode="w"),
             self._schema,
             compression=name,
             compression_level=int(level) if level else None,
@@ -98,27 +109,24 @@ class ShardWriter:
     def write(self, blocks: Blocks) -> None:
         """Append a row group."""
         self._writer.write_table(_table(blocks, self._schema, self._dtype), row_group_size=len(blocks))
+        self._sink.end_range()
         self._blocks += len(blocks)
 
     def finish(self) -> tuple[Shard, Groups, IO[bytes]]:
         """End the file: what it is, its row groups, and the file itself at its start, there until `close`."""
         self._writer.close()
         self._file.flush()
-        self._file.seek(0)
-        metadata = pq.read_metadata(self._file)
-        groups, footer = _ranges(metadata)
-        whole = hashlib.blake2b(digest_size=16)
-        self._file.seek(0)
-        for group in groups:
-            data = self._file.read(int(group["length"]))
-            whole.update(data)
-            group["hash"] = np.frombuffer(hash_of(data), np.uint8)
-        rest = self._file.read()
-        whole.update(rest)
         size = self._file.tell()
+        groups, footer = _ranges(pq.read_metadata(self._file))
+        if footer != self._sink.range_begin or len(groups) != len(self._sink.checksums):
+            raise RuntimeError("Parquet's writer did not end each row group with the call that wrote it")
+        for group, checksum in zip(groups, self._sink.checksums, strict=True):
+            group["hash"] = np.frombuffer(checksum, np.uint8)
+        self._file.seek(footer)
+        rest = self._file.read()
         self._file.seek(0)
         shard = Shard(
-            hash=whole.hexdigest(),
+            hash=self._sink.whole.hexdigest(),
             source=self._source,
             codec=self._codec,
             size=size,
@@ -134,6 +142,38 @@ class ShardWriter:
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
         self._file.close()
+
+
+class _HashingSink(io.RawIOBase):
+    """Passes on what is written to `file`, and hashes it on its way: all of it, and range by range.
+
+    Attributes:
+        whole: the hash of all that was written.
+        checksums: of the ranges that have ended; `range_begin`: where the one that has not begins.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.whole = hashlib.blake2b(digest_size=16)
+        self.checksums: list[bytes] = []
+        self.range_begin = 0
+        self._range = xxhash.xxh3_128()
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def write(self, data: Any) -> int:
+        self.whole.update(data)
+        self._range.update(data)
+        return self._file.write(data)
+
+    def end_range(self) -> None:
+        self.checksums.append(self._range.digest())
+        self._range.reset()
+        self.range_begin = self.tell()
 
 
 def _schema(sequence: int, dtype: np.dtype[Any]) -> pa.Schema:
@@ -155,21 +195,27 @@ def _schema(sequence: int, dtype: np.dtype[Any]) -> pa.Schema:
 
 def _table(blocks: Blocks, schema: pa.Schema, dtype: np.dtype[Any]) -> pa.Table:
     tokens = np.ascontiguousarray(blocks.tokens, dtype)
-    bounds = pa.array(blocks.bounds.astype(np.int32))
+    bounds = _array(blocks.bounds.astype(np.int32))
     columns = [
         pa.FixedSizeBinaryArray.from_buffers(schema.field("tokens").type, len(blocks), [None, pa.py_buffer(tokens)]),
-        pa.array(blocks.length),
-        pa.array(blocks.bytes),
-        pa.array(blocks.source),
+        _array(blocks.length),
+        _array(blocks.bytes),
+        _array(blocks.source),
     ]
-    lists = {
+    lists: dict[str, npt.NDArray[Any]] = {
         "doc_starts": blocks.starts,
         "doc_quiet": blocks.quiet,
         "doc_files": blocks.files,
         "doc_offsets": blocks.offsets,
     }
-    columns += [pa.ListArray.from_arrays(bounds, pa.array(v), type=schema.field(k).type) for k, v in lists.items()]
+    columns += [pa.ListArray.from_arrays(bounds, _array(v), type=schema.field(k).type) for k, v in lists.items()]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _array(values: npt.NDArray[Any]) -> pa.Array:
+    """As `pa.array`, which imports pandas where that is installed: a second and 100 MB."""
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def _ranges(metadata: pq.FileMetaData) -> tuple[Groups, int]:
@@ -192,12 +238,21 @@ def read_footer(data: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(data))
 
 
-def decode_tokens(entry: np.void, data: bytes, *, sequence: int, dtype: npt.DTypeLike, codec: str) -> Tokens:
+def decode_tokens(
+    entry: np.void,
+    data: bytes,
+    *,
+    sequence: int,
+    dtype: npt.DTypeLike,
+    codec: str,
+    into: memoryview | None = None,
+) -> Tokens:
     """The tokens of a row group, [rows, sequence + 1].
 
     Args:
         entry: of the index; data: the row group's range.
         codec: as in `Shard`.
+        into: memory that they may be decoded to, of their size; it is theirs as long as they are used.
 
     Raises:
         NotPages: they are not there.
@@ -206,12 +261,19 @@ def decode_tokens(entry: np.void, data: bytes, *, sequence: int, dtype: npt.DTyp
     rows, start = int(entry["rows"]), int(entry["tokens_offset"]) - int(entry["offset"])
     chunk = memoryview(data)[start : start + int(entry["tokens_length"])]
     size = rows * (sequence + 1) * kind.itemsize
-    values = values_of(chunk, codec=codec.partition(":")[0], size=size)
+    values = values_of(chunk, codec=codec.partition(":")[0], size=size, into=into)
     return np.frombuffer(values, kind).reshape(rows, sequence + 1)
 
 
 def decode_group(
-    metadata: pq.FileMetaData, number: int, *, size: int, offset: int, data: bytes, tokens: Tokens, first: int
+    metadata: pq.FileMetaData,
+    number: int,
+    *,
+    size: int,
+    offset: int,
+    data: bytes | memoryview,
+    tokens: Tokens,
+    first: int,
 ) -> Blocks:
     """The blocks of row group `number`.
 
@@ -244,13 +306,13 @@ def decode_group(
     )
 
 
-def _part(size: int, offset: int, data: bytes) -> RangedFile:
+def _part(size: int, offset: int, data: bytes | memoryview) -> RangedFile:
     """A file of which only one range is here, for a reader that asks for nothing else."""
 
     def read_range(at: int, length: int) -> bytes:
         start = at - offset
         if start < 0 or start + length > len(data):
             raise OSError(f"bytes {at} to {at + length} are not in this part of the file")
-        return data[start : start + length]
+        return bytes(data[start : start + length])
 
     return RangedFile(read_range, size)

@@ -9,7 +9,7 @@ import pytest
 from shardline.components.common.errors import DamagedData, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.dataset import Dataset, SplitName
-from shardline.components.sharding.manifest import Manifest, folder
+from shardline.components.sharding.manifest import VERSION, Manifest, folder
 
 
 def read_everything(storage: Storage, key: str) -> None:
@@ -74,8 +74,8 @@ def test_a_byte_less_a_byte_more_or_nothing_at_all_is_noticed(dataset: Dataset, 
 
 def test_a_manifest_of_the_future_is_refused_and_left_alone(dataset: Dataset) -> None:
     path = beside(dataset, "manifest.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 3}))
-    with pytest.raises(DamagedData, match=r"version 3; this release reads version 2.*newer"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": VERSION + 1}))
+    with pytest.raises(DamagedData, match=rf"version {VERSION + 1}; this release reads version {VERSION}.*newer"):
         Dataset.open(dataset.storage, dataset.manifest.key)
     assert path.exists()
 
