@@ -6,7 +6,8 @@ Called by `codec`, which measures and records. What counts is one number a codec
 * cheapest: what it costs to keep and to read a GB of tokens.
 * fastest: how long one loader thread takes for a GB of tokens, which it fetches and then decodes.
 
-For smallest and cheapest one thread has to decode `headroom` times faster than training consumes. A codec whose number
+For smallest and cheapest one thread has to decode `headroom` times faster than training consumes, and to write at
+`write_speed`. A codec whose number
 is within `NEAR` of the best counts as good as the best, and of those the most common one is taken: what others can read
 and know is worth more than a difference that the next measurement may turn round.
 """
@@ -97,13 +98,22 @@ def choose(table: Sequence[Trial], wish: CodecWish, *, token_bytes: int, current
     """
     needed = 0.0 if wish.goal == "fastest" else needed_mb_s(wish, token_bytes=token_bytes)
     asked = f"{wish.headroom:g} x {wish.tokens_per_second:,.0f} tokens/s of {token_bytes} bytes"
-    usable = [trial for trial in table if trial.decode_mb_s >= needed]
-    if not usable:
+    decodable = [trial for trial in table if trial.decode_mb_s >= needed]
+    if not decodable:
         chosen = _first_of([trial for trial in table if trial.decode_mb_s * (1 + NEAR) >= _highest_rate(table)])
         return Choice(
             chosen.codec,
             f"{chosen.codec} decodes fastest, at {chosen.decode_mb_s:.0f} MB/s a thread: none reaches the "
             f"{needed:.0f} MB/s asked for ({asked})",
+        )
+    least = 0.0 if wish.goal == "fastest" else wish.write_speed
+    usable = [trial for trial in decodable if trial.write_mb_s >= least]
+    if not usable:
+        chosen = max(decodable, key=lambda trial: trial.write_mb_s)
+        return Choice(
+            chosen.codec,
+            f"{chosen.codec} writes fastest, at {chosen.write_mb_s:.1f} MB/s a thread: none reaches the {least:g} MB/s "
+            f"asked for, of those that decode at {needed:.0f} MB/s or more ({asked})",
         )
     lowest = min(score(trial, wish) for trial in usable)
     best = _first_of([trial for trial in usable if score(trial, wish) == lowest])
@@ -113,14 +123,14 @@ def choose(table: Sequence[Trial], wish: CodecWish, *, token_bytes: int, current
     chosen = _first_of([trial for trial in usable if score(trial, wish) <= lowest * (1 + NEAR)])
     parts = [f"{chosen.codec} is {'' if chosen is best else 'among '}{_praise(chosen, wish)}"]
     if needed:
-        fast = f"that one thread decodes at {needed:.0f} MB/s or more ({asked})"
+        fast = f"that one thread decodes at {needed:.0f} MB/s or more ({asked}) and writes at {least:g} MB/s or more"
         parts.append(f" of the {len(usable)} codecs, of {len(table)} tried, {fast}")
     if chosen is not best:
         parts.append(f": {_worse(chosen, best, wish)}, but more common")
     if kept is not None:
         parts.append(f"; {current}, taken before, is on this source {_worse(kept, chosen, wish)}")
     elif current is not None:
-        parts.append(f"; {current}, taken before, decodes too slowly on this source")
+        parts.append(f"; {current}, taken before, decodes or writes too slowly on this source")
     return Choice(chosen.codec, "".join(parts))
 
 

@@ -87,6 +87,8 @@ class CodecWish(Section):
     """Tokens that training consumes a second on a node."""
     headroom: float = free(10.0, gt=0)
     """For smallest and cheapest: how many times faster than that one thread has to decode."""
+    write_speed: float = free(10.0, ge=0)
+    """For smallest and cheapest: MB of tokens a second that one thread has to write, at least."""
     storage_price: float = free(0.023, ge=0)
     """Of keeping a GB for a month."""
     months: float = free(12.0, ge=0)

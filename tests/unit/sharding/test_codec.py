@@ -35,7 +35,7 @@ MakeConfig = Callable[..., RunConfig]
 ShardUntil = Callable[[RunConfig, str, int], None]
 Prose = Callable[[int, int], str]
 #: No codec is too slow for this one, so that sizes alone decide, and they are the same on every machine.
-BY_SIZE = CodecWish(goal="smallest", tokens_per_second=1.0, headroom=1.0)
+BY_SIZE = CodecWish(goal="smallest", tokens_per_second=1.0, headroom=1.0, write_speed=0.0)
 SEQUENCE = 512
 EVERY_CODEC = (*CANDIDATES, "zstd:22", "gzip:1", "gzip:9", "brotli:0", "brotli:11")
 
