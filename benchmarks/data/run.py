@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.data.picture import bars
 from shardline.components.common.config import parse
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.dataset import Dataset
@@ -57,6 +58,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
     (out / "results.md").write_text(tables(report))
+    (out / "results.svg").write_text(picture(report))
     print(tables(report))
 
 
@@ -137,6 +139,38 @@ def summary(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for parts in grouped.values()
     ]
+
+
+#: What contenders are called in the picture.
+TITLES = {
+    "ours": "shardline",
+    "memmap": "nanoGPT's reader",
+    "memmap_gather": "memmap, one index",
+    "mds": "MosaicML MDS",
+    "lit": "LitData",
+    "hf": "HF datasets",
+    "wds": "WebDataset",
+}
+
+
+def picture(report: dict[str, Any]) -> str:
+    """Bars of writing and reading, the fastest first."""
+
+    def values(what: str, key: str) -> list[tuple[str, float]]:
+        found = [
+            (f"{TITLES[each['contender']]} {'' if each['codec'] == 'none' else each['codec']}".strip(), each[key])
+            for each in report["results"]
+            if each["what"] == what
+        ]
+        return sorted(found, key=lambda each: -each[1])
+
+    panels = [
+        ("writing, MB of tokens a second", values("write", "mb_s")),
+        ("reading, shuffled, million tokens a second", values("read", "mtokens_s")),
+    ]
+    about = report["machine"]
+    note = f"{about['raw_mb']} MB of tokens, blocks of {about['tokens_in_a_block']}, {about['cores']} cores; medians."
+    return bars(panels, note=note)
 
 
 def about_machine(blocks: np.ndarray) -> dict[str, Any]:

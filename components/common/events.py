@@ -29,6 +29,7 @@ EVENTS: dict[str, str] = {
     "checkpoint.damaged": "a checkpoint was put aside",
     "checkpoint.failed": "a checkpoint could not be saved",
     "checkpoint.pruned": "an old checkpoint was removed",
+    "cache.used": "what a rank had from the node cache",
     "training.skipped": "the last optimizer step was done already",
     "training.finished": "the last optimizer step is done",
     "evaluation.finished": "a checkpoint was evaluated",

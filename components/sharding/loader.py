@@ -25,7 +25,7 @@ from shardline.components.sharding.order import Places, SampleOrder, StageOrder
 from shardline.components.sharding.segments import Segment, Share, StreamReader
 
 #: Reading from elsewhere is waiting, mostly; reading from here is decoding.
-_THREADS_LOCAL, _THREADS_REMOTE = 2, 8
+THREADS_LOCAL, THREADS_REMOTE = 2, 8
 #: Steps are put together a few at a time: as many as make about this many tokens, up to so many. The first ones come
 #: alone, as they need the fewest row groups.
 _CHUNK_TOKENS, _CHUNK_STEPS = 1 << 17, 32
@@ -53,7 +53,7 @@ class Loader:
         self.step = order.step_at(position)
         self._split, self._order = split, order
         self._microbatch, self._dp_rank, self._dp_size = microbatch, dp_rank, dp_size
-        threads = _THREADS_LOCAL if split.is_local else _THREADS_REMOTE
+        threads = THREADS_LOCAL if split.is_local else THREADS_REMOTE
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="loader")
         self._assembly = ThreadPoolExecutor(1, thread_name_prefix="loader-assembly")
         self._chunk: _Chunk | None = None

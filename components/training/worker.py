@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from dataclasses import asdict
 from typing import Any
 
 from shardline.components.common.config import RunConfig
@@ -43,6 +44,8 @@ def train(context: WorkerContext, *, dataset: str, layout: dict[str, Any], devic
         Recorder(context, config=config, session=session) as recorder,
     ):
         _train(context, config=config, data=data, session=session, recorder=recorder)
+        if data.cache and recorder.events:
+            recorder.events.emit("cache.used", asdict(data.cache.statistics()), reason="of rank 0 in this generation")
 
 
 def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session: Session, recorder: Recorder) -> None:

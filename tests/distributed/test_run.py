@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(900)
 
 STEPS = 20
 CONFIG = (
-    SMALL.replace("processes: 1", "processes: 2")
+    SMALL.replace("processes: 1", "processes: 2, cache: {use: always, folder: data/cache}")
     .replace("steps: 4", f"steps: {STEPS}")
     .replace("global_batch: 4", "global_batch: 8, checkpoint: {every: 5}, precision: fp64, layout: {pp: 2}")
 )
@@ -54,6 +54,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     assert done.returncode == 0, done.stderr
     json.loads(done.stdout)
     yield Finished(folder)
+
+
+def test_the_ranks_of_a_node_share_what_they_read(finished: Finished) -> None:
+    (used,) = [record["data"] for record in read_all(finished.run.at("events")) if record["name"] == "cache.used"]
+    assert used["off"] is None and used["read_bytes"] > 0
+    # Two pipeline ranks read the same row groups, and each was fetched by one of them.
+    entries = list((finished.folder / "data" / "cache" / "blocks-1" / "entries").iterdir())
+    assert 0 < used["misses"] <= len(entries) and used["damaged"] == used["evictions"] == 0
 
 
 def test_everything_is_there(finished: Finished) -> None:
