@@ -151,10 +151,11 @@ def from_os_error(error: OSError, where: str) -> ShardlineError:
         return EnvironmentLacking(
             f"cannot be used: {reason}", where=where, hint="grant access to it, or name another place"
         )
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return EnvironmentLacking(f"cannot be written: {reason}", where=where, hint="free some space and run it again")
     return StorageLost(f"storage failed: {error}", where=where)
 
 
 _READ_ONLY = {30, 20, 21}  # EROFS, ENOTDIR, EISDIR: the same numbers on Linux and macOS
-_FULL = {28, 69, 122}  # ENOSPC, EDQUOT on macOS, EDQUOT on Linux
+#: There is no room: ENOSPC, EDQUOT on macOS, EDQUOT on Linux.
+FULL = {28, 69, 122}

@@ -1,17 +1,26 @@
-"""Temporary folders, and the removal of those that a killed process has left.
+"""Temporary folders, and the removal of those that a killed process has left; temporary files that have no name.
 
-Called by `shardline run` and by the pool of sharding.
+Called by `shardline run` and by sharding: its pool, its writer of shards, its reader of packed files.
+
+Errors: `EnvironmentLacking`, from the block of `told`, where there is no folder for temporary files or no room in it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, cast
+
+from shardline.components.common.errors import FULL, EnvironmentLacking
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _PREFIX = "shardline-"
 _LOCK = ".in-use"
@@ -40,3 +49,39 @@ def _remove_left_over() -> None:
         with contextlib.suppress(OSError), open(lock_file, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(lock_file.parent, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Say what to do when the block cannot make a temporary file or folder, or not write to it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise EnvironmentLacking(
+            f"there is no folder for temporary files: {error.strerror}", hint="set TMPDIR to one that can be written"
+        ) from error
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise EnvironmentLacking(
+            f"cannot be written: {error.strerror}",
+            where=tempfile.gettempdir(),
+            hint="free some space there, or set TMPDIR to a folder that has some, and run it again",
+        ) from error
+
+
+def temporary_file() -> IO[bytes]:
+    """An empty file to write and read, that is gone when it is closed or its process ends.
+
+    What `told` says comes from every write, and from `close`, which writes what is left.
+    """
+    with told(), tempfile.TemporaryFile(buffering=0) as file:
+        return cast(IO[bytes], io.BufferedRandom(_Temporary(os.dup(file.fileno()), "r+b")))
+
+
+class _Temporary(io.FileIO):
+    """The system's file, whose errors say where it is: it has no name."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        with told():
+            return super().write(data)

@@ -20,7 +20,6 @@ import os
 import shutil
 import stat
 import sysconfig
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,7 +30,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from shardline.components.common.config.data_schema import Source
 from shardline.components.common.errors import UserError, from_os_error
-from shardline.components.common.storage import backend_of, explained, split_url
+from shardline.components.common.scratch import temporary_file
+from shardline.components.common.storage import Changed, backend_of, explained, split_url
 
 Format = Literal["text", "jsonl", "parquet"]
 
@@ -216,7 +216,7 @@ def open_file(file: CorpusFile) -> Iterator[tuple[IO[bytes], int]]:
             if not file.packed:
                 yield raw, file.size
                 return
-            with tempfile.TemporaryFile() as plain:
+            with temporary_file() as plain:
                 _unpack(raw, plain)
                 size = plain.tell()
                 plain.seek(0)
@@ -231,18 +231,32 @@ def _open_raw(file: CorpusFile) -> Iterator[IO[bytes]]:
     fs, path = split_url(url)
     if isinstance(fs, LocalFileSystem):
         with open(path, "rb") as handle:
-            _check_unchanged(file, _local_stamp(os.fstat(handle.fileno())))
-            yield handle
+            _check_local(file, handle)
+            try:
+                yield handle
+            except Unreadable:
+                _check_local(file, handle)  # or a change that made it so would pass for damage
+                raise
+            _check_local(file, handle)
         return
     with explained(file.url), backend_of(fs).open(path) as handle:
-        size = getattr(getattr(handle, "raw", handle), "size", file.size)
-        _check_unchanged(file, file.stamp if size == file.size else "")
-        yield handle
+        raw = getattr(handle, "raw", handle)
+        found = (getattr(raw, "size", file.size), getattr(raw, "stamp", None) or file.stamp)
+        if found != (file.size, file.stamp):
+            raise _changed(file)
+        try:
+            yield handle
+        except Changed as error:
+            raise _changed(file) from error
 
 
-def _check_unchanged(file: CorpusFile, stamp: str) -> None:
-    if stamp != file.stamp:
-        raise UserError("changed while it was being read", where=file.url, hint="run it again when it is complete")
+def _check_local(file: CorpusFile, handle: IO[bytes]) -> None:
+    if _local_stamp(os.fstat(handle.fileno())) != file.stamp:
+        raise _changed(file)
+
+
+def _changed(file: CorpusFile) -> UserError:
+    return UserError("changed while it was being read", where=file.url, hint="run it again when it is complete")
 
 
 def _unpack(raw: IO[bytes], plain: IO[bytes]) -> None:

@@ -9,6 +9,7 @@ A record belongs to the piece in which it starts, which is decided from the file
 * JSONL: a line is a record, its field `text_field` the document. Lines of white space are no records. When a line has
   the key twice the last one wins. With a `prompt_field` that field is the prompt, and the text the response to it.
 * Parquet: a row is a record; a row group belongs where its first byte is.
+* A line of JSONL, or a row's text, of more than `LONGEST` bytes is skipped: nearly always a file without its line ends.
 * Of a gzip file everything starts at byte 0.
 
 A UTF-8 byte order mark at the start of a file is left out. A document without text, or without a response, is none.
@@ -18,6 +19,7 @@ What cannot be read comes as `Skipped`; what to do about it is the caller's deci
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -30,6 +32,7 @@ from shardline.components.sharding.corpus import CorpusFile, Fields, Unreadable,
 from shardline.components.sharding.units import Piece
 
 CUT = 1 << 20
+LONGEST = 64 << 20
 _BOM = b"\xef\xbb\xbf"
 _ROWS = 256
 
@@ -143,6 +146,10 @@ def _document(raw: bytes, file: int, offset: int) -> Records:
 def _decode(raw: bytes) -> str:
     if b"\0" in raw:
         raise _Bad("holds zero bytes, so it is binary or not UTF-8")
+    return _utf8(raw)
+
+
+def _utf8(raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -153,19 +160,38 @@ def _decode(raw: bytes) -> str:
 
 
 def _jsonl(handle: IO[bytes], piece: Piece, fields: Fields) -> Records:
-    if piece.start > 0:
-        handle.seek(piece.start - 1)
-        handle.readline()
-    offset = handle.tell()
-    while offset < piece.end and (line := handle.readline()):
+    offset = piece.start
+    if offset > 0:
+        handle.seek(offset - 1)
+        offset += _pass_line(handle, most=piece.end - piece.start + 1) - 1
+    while offset < piece.end and (line := handle.readline(LONGEST)):
+        size = len(line)
         try:
+            if size == LONGEST and not line.endswith(b"\n"):
+                size += _pass_line(handle)
+                if size > LONGEST:
+                    raise _too_long()
             text, prompt = _record(line.removeprefix(_BOM) if offset == 0 else line, fields)
         except _Bad as error:
-            yield Skipped(piece.file, offset, str(error), len(line))
+            yield Skipped(piece.file, offset, str(error), size)
         else:
             if text:
                 yield Document(piece.file, offset, text, prompt)
-        offset += len(line)
+        offset += size
+
+
+def _pass_line(handle: IO[bytes], *, most: float = math.inf) -> int:
+    """Go on to the next line, or until `most` bytes or a few more are passed; how many they were."""
+    passed = 0
+    while passed < most and (part := handle.readline(CUT)):
+        passed += len(part)
+        if part.endswith(b"\n"):
+            break
+    return passed
+
+
+def _too_long() -> _Bad:
+    return _Bad(f"a record of more than {LONGEST >> 20} MiB")
 
 
 def _record(line: bytes, fields: Fields) -> tuple[str, str]:
@@ -221,9 +247,14 @@ def _parquet(handle: IO[bytes], piece: Piece, file: CorpusFile, fields: Fields) 
                 yield from _rows(table, number, row, piece.file, fields)
             row += group.num_rows
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and not _is_of_arrow(error):
             raise
         yield Skipped(piece.file, piece.start, "not a Parquet file, or a damaged one", piece.end - piece.start)
+
+
+def _is_of_arrow(error: OSError) -> bool:
+    """Whether Arrow found the bytes to be wrong; else they could not be read, which says nothing about them."""
+    return type(error) is OSError and error.errno is None and error.__cause__ is None
 
 
 def _rows(table: pq.ParquetFile, group: int, row: int, file: int, fields: Fields) -> Records:
@@ -232,11 +263,14 @@ def _rows(table: pq.ParquetFile, group: int, row: int, file: int, fields: Fields
         columns = [_raw(batch.column(name)) for name in fields.names]
         for raw in zip(*columns, strict=True):
             if raw[0]:
+                size = sum(len(part or b"") for part in raw)
                 try:
-                    text, *prompt = (part.decode("utf-8") for part in raw if part is not None)
+                    if size > LONGEST:
+                        raise _too_long()
+                    text, *prompt = (_utf8(part) for part in raw if part is not None)
                     yield Document(file, row, text, *prompt)
-                except UnicodeDecodeError:
-                    yield Skipped(file, row, "not UTF-8", sum(len(part or b"") for part in raw))
+                except _Bad as error:
+                    yield Skipped(file, row, str(error), size)
             row += 1
 
 

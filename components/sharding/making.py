@@ -11,7 +11,7 @@ Errors: `UserError` for a corpus or tokenizer that will not do, `DamagedData` fo
 from __future__ import annotations
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.errors import DamagedData, UserError
+from shardline.components.common.errors import DamagedData, ShardlineError, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding import manifest as names
 from shardline.components.sharding.attempt import Attempt, OnCodec, OnProgress, Progress
@@ -105,7 +105,7 @@ def _make(
         )
         try:
             found = attempt.assemble(attempt.run())
-        except FileNotFoundError:
+        except (FileNotFoundError, ShardlineError):
             # Another process has made the same data set meanwhile and cleaned up, or it is an error indeed.
             found = _finished(storage, link.key)
             if found is None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from shardline.components.common.errors import PeerLost
 from shardline.components.common.processes import PARENT_VARIABLE, child_environment, die_with_parent
-from shardline.components.common.scratch import scratch_folder
+from shardline.components.common.scratch import scratch_folder, told
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -41,8 +41,10 @@ class Pool(Generic[Job]):
     def __enter__(self) -> Pool[Job]:
         if self._workers > 1:
             parent = child_environment()[PARENT_VARIABLE]
-            path = self._scratch.enter_context(scratch_folder()) / "job"
-            path.write_bytes(pickle.dumps(self._job))
+            with told(), contextlib.ExitStack() as scratch:
+                path = scratch.enter_context(scratch_folder()) / "job"
+                path.write_bytes(pickle.dumps(self._job))
+                self._scratch = scratch.pop_all()
             self._executor = ProcessPoolExecutor(
                 self._workers, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(path, parent)
             )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import tempfile
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -23,6 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from shardline.components.common.errors import EnvironmentLacking
+from shardline.components.common.scratch import temporary_file
 from shardline.components.common.storage import RangedFile
 from shardline.components.sharding.blocks import Blocks, Tokens
 from shardline.components.sharding.pages import values_of
@@ -86,7 +87,7 @@ class ShardWriter:
     """
 
     def __init__(self, *, sequence: int, dtype: npt.DTypeLike, codec: str, source: int = 0) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._file = temporary_file()
         self._sink = _HashingSink(self._file)
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._schema = _schema(sequence, self._dtype)
@@ -139,9 +140,11 @@ class ShardWriter:
 
     def close(self) -> None:
         """Let go of the file; what was not finished is lost."""
-        with contextlib.suppress(OSError, pa.ArrowException):
+        lost = (OSError, EnvironmentLacking, pa.ArrowException)
+        with contextlib.suppress(*lost):
             self._writer.close()
-        self._file.close()
+        with contextlib.suppress(*lost):
+            self._file.close()
 
 
 class _HashingSink(io.RawIOBase):

@@ -13,6 +13,7 @@ from s3fs import S3FileSystem
 from shardline.components.common.storage import Storage
 from shardline.components.common.storage.s3client import PatientS3FileSystem
 from tests.contract import servers
+from tests.contract.faults import Proxy, proxy
 
 BUCKET = "data"
 #: On these `create` and `swap` promise that no update is lost; the others look first.
@@ -68,6 +69,21 @@ def s3(aws: pytest.MonkeyPatch, moto: str) -> str:
 def no_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if obstore were not installed."""
     monkeypatch.setitem(sys.modules, "shardline.components.common.storage.fast", None)
+
+
+@pytest.fixture
+def by(request: pytest.FixtureRequest) -> None:
+    """Which package reads: `obstore` or `s3fs`."""
+    if request.param == "s3fs":
+        request.getfixturevalue("no_fast_path")
+
+
+@pytest.fixture
+def server(aws: pytest.MonkeyPatch, moto: str, by: None) -> Iterator[Proxy]:
+    """What moto's S3 is reached through."""
+    with proxy(moto) as found:
+        aws.setenv("AWS_ENDPOINT_URL", found.address)
+        yield found
 
 
 @pytest.fixture

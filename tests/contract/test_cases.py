@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from fsspec import AbstractFileSystem
 from s3fs import S3FileSystem
 
 from shardline.components.common.config.data_schema import Corpus
@@ -119,6 +121,22 @@ def test_an_object_that_changes_while_it_is_open(s3: str) -> None:
         storage.write("x", b"1" * (9 << 20))
         with pytest.raises(OSError, match="changed while it was being read"):
             handle.read()
+
+
+@pytest.mark.parametrize("url", ["s3", "s3-plain", "hdfs", "alluxio"], indirect=True)
+def test_a_corpus_file_that_changes_after_it_was_listed(url: str) -> None:
+    storage = Storage(url)
+    storage.write("x.txt", b"1")
+    for place in (storage.url, storage.url_of("x.txt"), storage.url_of("*.txt")):
+        (file,) = corpus.list_files(Corpus(urls=[place]))
+        for _ in range(2):
+            with corpus.open_file(file) as (handle, _):
+                assert handle.read() == b"1"
+            AbstractFileSystem.clear_instance_cache()  # as in another process: with no memory of the listing
+    time.sleep(0.01)  # HDFS tells times by the millisecond
+    storage.write("x.txt", b"12" if url.startswith("alluxio:") else b"2")
+    with pytest.raises(UserError, match="changed while it was being read"), corpus.open_file(file) as (handle, _):
+        handle.read()
 
 
 # HDFS

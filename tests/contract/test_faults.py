@@ -6,30 +6,16 @@ import json
 import re
 import threading
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
 from shardline.components.common.errors import ConfigError, EnvironmentLacking, StorageLost
 from shardline.components.common.storage import Storage, patience
 from tests.contract.conftest import BUCKET
-from tests.contract.faults import Proxy, Rule, proxy
+from tests.contract.faults import Proxy, Rule
 
 pytestmark = pytest.mark.parametrize("by", ["obstore", "s3fs"], indirect=True)
 CONTENT = bytes(range(256)) * 400
-
-
-@pytest.fixture
-def by(request: pytest.FixtureRequest) -> None:
-    if request.param == "s3fs":
-        request.getfixturevalue("no_fast_path")
-
-
-@pytest.fixture
-def server(aws: pytest.MonkeyPatch, moto: str, by: None) -> Iterator[Proxy]:
-    with proxy(moto) as found:
-        aws.setenv("AWS_ENDPOINT_URL", found.address)
-        yield found
 
 
 @pytest.fixture
@@ -144,7 +130,13 @@ def test_what_is_known_to_be_there_may_be_gone_for_a_moment(storage: Storage, se
 
 def test_a_clock_that_is_off_is_named_at_once(storage: Storage, server: Proxy) -> None:
     server.rules.append(Rule("answer", status=403, code="RequestTimeTooSkewed"))
-    for call in (lambda: storage.read("x"), lambda: storage.create("x", b"1"), lambda: storage.read_range("x", 0, 1)):
+    for call in (
+        lambda: storage.read("x"),
+        lambda: storage.read_range("x", 0, 1),
+        lambda: storage.create("x", b"1"),
+        lambda: storage.write("x", b"1"),
+        storage.names,
+    ):
         server.requests.clear()
         with pytest.raises(EnvironmentLacking, match="clock of this machine is off") as caught:
             call()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import sys
 import threading
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +85,20 @@ def test_move_and_delete(storage: Storage) -> None:
     storage.delete_tree("t")
     storage.delete_tree("t")
     assert storage.names() == []
+
+
+def test_a_folder_is_removed_while_another_process_writes_into_it(tmp_path: Path) -> None:
+    storage, left = Storage(str(tmp_path)), [True, True]
+
+    def write_meanwhile(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "os.rmdir" and arguments[0] == str(tmp_path / "t") and left:
+            left.pop()
+            storage.write("t/late", b"")
+
+    sys.addaudithook(write_meanwhile)  # for good: it knows this folder alone
+    storage.write("t/early", b"")
+    storage.delete_tree("t")
+    assert (left, storage.names()) == ([], [])
 
 
 def test_what_is_missing_raises_file_not_found(storage: Storage) -> None:

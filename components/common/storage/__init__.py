@@ -21,9 +21,9 @@ block's errors the form that the user reads. What the rest relies on, on every s
 `swap` from nothing is `create`. docs/storage.md tells more, and which test runs where.
 """
 
-from shardline.components.common.storage.backend import RangedFile
+from shardline.components.common.storage.backend import Changed, RangedFile
 from shardline.components.common.storage.explaining import explained
 from shardline.components.common.storage.folder import Storage, backend_of
 from shardline.components.common.storage.urls import join, split_url
 
-__all__ = ["RangedFile", "Storage", "backend_of", "explained", "join", "split_url"]
+__all__ = ["Changed", "RangedFile", "Storage", "backend_of", "explained", "join", "split_url"]

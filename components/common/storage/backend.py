@@ -160,17 +160,23 @@ class MemoryBackend(FsspecBackend):
             return super().swap(path, old, new)
 
 
+class Changed(OSError):
+    """A file is another one than at the start of the read."""
+
+
 class RangedFile(io.RawIOBase):
     """A file of a store as a seekable stream, each read of which is a request of its own.
 
     Args:
         read_range: gives the bytes from an offset on, as many as asked for; it repeats what fails for a moment.
         size: of the file, in bytes.
+        stamp: another one for other content, as a listing has it; None where the store has none.
     """
 
-    def __init__(self, read_range: Any, size: int) -> None:
+    def __init__(self, read_range: Any, size: int, stamp: str | None = None) -> None:
         self._read_range = read_range
         self.size = size
+        self.stamp = stamp
         self._at = 0
 
     def readable(self) -> bool:

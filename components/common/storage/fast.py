@@ -18,7 +18,8 @@ from fsspec.asyn import sync
 from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 from obstore.store import S3Store
 
-from shardline.components.common.storage.s3 import Changed, Fetched, Reader, checked
+from shardline.components.common.storage.backend import Changed
+from shardline.components.common.storage.s3 import Fetched, Reader, checked
 from shardline.components.common.storage.s3client import PatientS3FileSystem
 
 _PAST_THE_END = 416

@@ -136,7 +136,8 @@ class HdfsBackend:
     def open(self, path: str) -> IO[bytes]:
         with _native():
             reader = self._client.read(path)
-            return io.BufferedReader(RangedFile(reader.read_range, len(reader)), _READ_AHEAD)
+            stamp = str(self._client.get_file_info(path).modification_time)
+            return io.BufferedReader(RangedFile(reader.read_range, len(reader), stamp), _READ_AHEAD)
 
     def names(self, path: str) -> list[str]:
         with _native():

@@ -7,6 +7,7 @@ Called by `Storage`. Owns the names that begin with a dot: what is being written
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -17,6 +18,9 @@ from typing import IO
 
 from shardline.components.common.errors import EnvironmentLacking
 from shardline.components.common.storage.backend import names_of
+
+#: How often a folder is removed that others remove, or write into, at the same time.
+_REMOVALS = 20
 
 
 class LocalBackend:
@@ -81,10 +85,17 @@ class LocalBackend:
         os.unlink(path)
 
     def delete_tree(self, path: str) -> None:
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
+        if not os.path.isdir(path) or os.path.islink(path):
             os.unlink(path)
+            return
+        for _ in range(_REMOVALS):
+            try:
+                return shutil.rmtree(path)
+            except OSError as error:
+                # Another process removes it as well, or still writes into it.
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                    raise
+        shutil.rmtree(path)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import IO, Protocol
 from fsspec.asyn import sync
 
 from shardline.components.common.errors import StorageLost
-from shardline.components.common.storage.backend import RangedFile, Removing, names_of, whole
+from shardline.components.common.storage.backend import Changed, RangedFile, Removing, names_of, whole
 from shardline.components.common.storage.explaining import code_of, repetitions_of
 from shardline.components.common.storage.patience import ShortRead, attempt
 from shardline.components.common.storage.s3client import PatientS3FileSystem
@@ -49,10 +49,6 @@ class Reader(Protocol):
             Changed: it is another one than `etag` names.
             ShortRead: fewer bytes came than there are.
         """
-
-
-class Changed(OSError):
-    """The object is another one than at the start of the read."""
 
 
 class S3fsReader:
@@ -102,6 +98,8 @@ def checked(data: bytes, start: int, end: int, size: int, etag: str) -> Fetched:
 class S3Backend(Removing):
     """Objects of S3. An object appears whole by itself; `create` and `swap` are conditional writes."""
 
+    _lists_etags = True
+
     def __init__(self, fs: PatientS3FileSystem) -> None:
         self._fs = fs
         self._reader: Reader | None = None
@@ -134,11 +132,13 @@ class S3Backend(Removing):
         head = self._fs.info(path)
         if head["type"] != "file":
             raise FileNotFoundError(f"{path} is not a file")
+        etag = head.get("ETag")
 
         def read_range(offset: int, length: int) -> bytes:
-            return self._fetch(path, offset, offset + length, etag=head["ETag"], absent=True).data
+            return self._fetch(path, offset, offset + length, etag=etag, absent=True).data
 
-        return io.BufferedReader(RangedFile(read_range, int(head["size"])), _READ_AHEAD)
+        stamp = etag if self._lists_etags else None
+        return io.BufferedReader(RangedFile(read_range, int(head["size"]), stamp), _READ_AHEAD)
 
     def _fetch(self, path: str, start: int, end: int, *, etag: str | None = None, absent: bool = False) -> Fetched:
         bucket, key, _ = self._fs.split_path(path)
@@ -208,6 +208,8 @@ class S3Backend(Removing):
 
 class AlluxioBackend(S3Backend):
     """Alluxio's proxy takes no notice of conditions: look first, which narrows the race and does not close it."""
+
+    _lists_etags = False
 
     def create(self, path: str, data: bytes) -> bool:
         if self.exists(path):

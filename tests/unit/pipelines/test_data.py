@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from shardline.components.common.storage import Storage
+from shardline.components.sharding.dataset import Dataset
 from tests.commands import SMALL, shardline, write
 
 
@@ -16,9 +19,12 @@ from tests.commands import SMALL, shardline, write
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("data")
     write(where)
-    for part in ("0/2", "1/2"):
-        done = shardline("shard", "config.yaml", "--part", part, cwd=where)
-        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    # Both at once: one that was alone would wait for the other for a minute.
+    with ThreadPoolExecutor() as parts:
+        for done in parts.map(
+            lambda part: shardline("shard", "config.yaml", "--part", part, cwd=where), ("0/2", "1/2")
+        ):
+            assert (done.returncode, done.stdout) == (0, ""), done.stderr
     merged = shardline("shard", "config.yaml", "--merge", "--json", cwd=where)
     assert merged.returncode == 0, merged.stderr
     return where
@@ -83,6 +89,31 @@ def test_append_prints_what_the_config_then_needs(folder: Path) -> None:
     wrong = shardline("data", "append", "config.yaml", "x", "stdlib:csv", "--at", "2", "--mixture", "x", cwd=folder)
     assert wrong.returncode == 2 and "NAME=WEIGHT" in wrong.stderr
     assert Storage(str(folder / "data")).names("datasets")
+
+
+def test_an_id_above_65535_comes_back_and_a_model_without_it_is_refused(folder: Path) -> None:
+    given = json.loads(next(folder.glob("data/datasets/*/tokenizer.json")).read_text())
+    given["model"]["vocab"]["<rare>"] = 70_000
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    given["added_tokens"].append({"id": 70_000, "content": "<rare>", **flags})
+    (folder / "large.json").write_text(json.dumps(given))
+    (folder / "rare.txt").write_text("one two <rare> three four <rare>\n" * 50)
+    config = yaml.safe_load(SMALL) | {"run": "large", "corpus": "rare.txt", "tokenizer": {"url": "large.json"}}
+    config["model"] = {"vocab": 65_536}
+    config["sharding"]["held_out"] = 0
+    write(folder, yaml.safe_dump(config), name="large.yaml")
+
+    done = shardline("shard", "large.yaml", "--json", cwd=folder)
+    assert done.returncode == 0 and json.loads(done.stdout)["vocab"] == 70_001, done.stderr
+    dataset = Dataset.open(Storage(str(folder / "data")), json.loads(done.stdout)["key"])
+    (document,) = dataset.split("train").documents()
+    assert np.count_nonzero(document.tokens == 70_000) == 100 and document.tokens.dtype == np.uint32
+    assert dataset.tokenizer().decode(document.tokens) == (folder / "rare.txt").read_text()
+
+    refused = shardline("train", "large.yaml", cwd=folder)
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+    assert "model.vocab: 65536 is less than the tokenizer's 70001 tokens" in refused.stderr
+    assert not list(folder.glob("data/runs/large/checkpoints/*"))
 
 
 @pytest.mark.parametrize("part", ["2/2", "a/b", "1", "-1/2"])

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,16 +16,21 @@ from hypothesis import strategies as st
 from shardline.components.common.config.data_schema import Source
 from shardline.components.common.errors import UserError
 from shardline.components.sharding import documents
-from shardline.components.sharding.corpus import Fields, list_files
+from shardline.components.sharding.corpus import Fields, list_files, open_file
 from shardline.components.sharding.documents import Document, Skipped, line_number, read_piece
 from shardline.components.sharding.units import Piece, Units
 
 
-def read(path: Path, *, unit: int = 1 << 30, format_: str = "auto") -> list[Document | Skipped]:
-    files = list_files(Source(urls=[str(path)], format=format_))  # type: ignore[arg-type]
+def reading(path: Path, *, unit: int) -> Iterator[Document | Skipped]:
+    files = list_files(Source(urls=[str(path)]))
     units = Units([file.size for file in files], unit)
-    pieces = [piece for number in range(len(units)) for piece in units.pieces(number)]
-    return [record for piece in pieces for record in read_piece(files, piece, fields=Fields("text"))]
+    for number in range(len(units)):
+        for piece in units.pieces(number):
+            yield from read_piece(files, piece, fields=Fields("text"))
+
+
+def read(path: Path, *, unit: int = 1 << 30) -> list[Document | Skipped]:
+    return list(reading(path, unit=unit))
 
 
 def texts(records: list[Document | Skipped]) -> list[str]:
@@ -186,3 +194,80 @@ def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(UserError, match=r"a\.txt: not found"):
         list(read_piece(files, Piece(0, 0, 6), fields=Fields("text")))
+
+
+def grow(path: Path) -> None:
+    with open(path, "ab") as handle:
+        handle.write(b"more")
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def write_again(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, ns=(1, 1))
+
+
+@pytest.mark.parametrize("change", [grow, cut, write_again])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.jsonl.gz", "a.parquet"])
+def test_a_file_that_changes_once_it_is_open_is_noticed(
+    name: str, change: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / name
+    records = jsonl(*(str(number) for number in range(5000)))
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": [str(number) for number in range(5000)]}), path, row_group_size=100)
+    else:
+        path.write_bytes(gzip.compress(records) if name.endswith("gz") else records)
+    files = list_files(Source(urls=[str(path)]))
+    records_of = read_piece(files, Piece(0, 0, files[0].size), fields=Fields("text"))
+    if name == "a.jsonl.gz":
+        with pytest.raises(UserError, match="changed while"), open_file(files[0]):
+            change(path)
+        return
+    next(records_of)
+    change(path)
+    with pytest.raises(UserError, match=rf"{name}: changed while it was being read"):
+        list(records_of)
+
+
+def test_one_line_of_200_megabytes(tmp_path: Path) -> None:
+    text = "λx" * 1000
+    line, records = tmp_path / "line.txt", tmp_path / "line.jsonl"
+    with open(line, "wb") as one, open(records, "wb") as other:
+        other.write(jsonl("first") + b'{"text": "')
+        for _ in range(200_000_000 // len(text.encode())):
+            one.write(text.encode())
+            other.write(text.encode())
+        other.write(b'"}\n' + jsonl("last"))
+    tracemalloc.start()
+    try:
+        length, longest = 0, 0
+        for record in reading(line, unit=8 << 20):
+            assert isinstance(record, Document) and record.text.strip("λx") == ""
+            length, longest = length + len(record.text), max(longest, len(record.text.encode()))
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert length == 200_000_000 // len(text.encode()) * len(text) and longest < 2 * documents.CUT
+
+    found = read(records, unit=8 << 20)
+    assert texts(found) == ["first", "last"] and reasons(found) == ["a record of more than 64 MiB"]
+    assert sum(record.size for record in found if isinstance(record, Skipped)) == line.stat().st_size + 13
+
+
+def test_a_record_is_as_long_as_allowed_or_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "LONGEST", 100)
+    monkeypatch.setattr(documents, "CUT", 7)
+    allowed = "x" * (100 - len(jsonl("")))
+    (tmp_path / "a.jsonl").write_bytes(jsonl(allowed, allowed + "x", "y" * 500, "z"))
+    for unit in (1, 10, 99, 1000):
+        found = read(tmp_path / "a.jsonl", unit=unit)
+        assert texts(found) == [allowed, "z"] and len(reasons(found)) == 2
+    (tmp_path / "a.jsonl").write_bytes(jsonl(allowed + "x")[:-1])
+    assert texts(read(tmp_path / "a.jsonl")) == [allowed + "x"]
+    pq.write_table(pa.table({"text": ["x" * 100, "x" * 101, "y"]}), tmp_path / "a.parquet")
+    found = read(tmp_path / "a.parquet")
+    assert texts(found) == ["x" * 100, "y"] and len(reasons(found)) == 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -150,6 +152,24 @@ def test_a_later_generation_goes_before_a_higher_step(run: Storage) -> None:
         save(run, step=10, value=1.0, fence=lease.fence, generation=1)
         rolled_back = save(run, step=7, value=2.0, fence=lease.fence, generation=2)
     assert catalog.current(run) == rolled_back
+
+
+@pytest.mark.parametrize("minutes", [20, -20])
+def test_no_clock_decides_which_checkpoint_is_the_latest(
+    run: Storage, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    """One worker's clock, and with it the times of all that it writes, is far ahead of the other's."""
+    now = time.time
+    with hold(run) as lease:
+        for step, generation, ahead in ((1, 1, 0), (2, 1, minutes), (3, 2, 0), (4, 2, minutes), (5, 3, 0)):
+            monkeypatch.setattr(time, "time", lambda ahead=ahead: now() + 60 * ahead)
+            record = save(run, step=step, value=float(step), fence=lease.fence, generation=generation)
+            for path in (run.local_path(record.folder), *run.local_path(record.folder).iterdir()):
+                os.utime(path, (time.time(), time.time()))
+            assert catalog.current(run) == record
+        assert saving.newest_sound(context(run, fence=lease.fence), events=None) == record
+    assert [record.step for record in catalog.committed(run)] == [5, 4, 3, 2, 1]
+    assert catalog.prune(run, keep=2) == [3, 2, 1]
 
 
 def test_an_old_owner_commits_nothing(run: Storage) -> None:
