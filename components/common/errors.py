@@ -142,6 +142,13 @@ class RecordedError(ShardlineError):
         self.traceback_text: str | None = record.get("traceback")
 
 
+def from_record(record: dict[str, Any]) -> ShardlineError:
+    """The error that `to_record` put down, of the same class where that is one of those above."""
+    kinds = (UserError, EnvironmentLacking, DamagedData, PeerLost, StorageLost, Superseded, DeviceFault)
+    found = next((kind for kind in kinds if kind.__name__ == record.get("type")), None)
+    return found(str(record["message"])) if found else RecordedError(record)
+
+
 def from_os_error(error: OSError, where: str) -> ShardlineError:
     """What an operating-system error on a path or URL means to the user."""
     reason = os.strerror(error.errno) if error.errno else str(error)

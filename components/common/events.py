@@ -28,6 +28,8 @@ EVENTS: dict[str, str] = {
     "checkpoint.loaded": "training goes on from a checkpoint",
     "checkpoint.damaged": "a checkpoint was put aside",
     "checkpoint.failed": "a checkpoint could not be saved",
+    "checkpoint.unfinished": "what is left of a save that did not come to its end was passed over",
+    "checkpoint.waited": "a save that fell due waited for the one before it",
     "checkpoint.pruned": "an old checkpoint was removed",
     "cache.used": "what a rank had from the node cache",
     "training.skipped": "the last optimizer step was done already",

@@ -17,7 +17,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.dataset import Dataset
-from shardline.components.training.checkpoint import saving
+from shardline.components.training.checkpoint import loading
 from shardline.components.training.session import open_session
 
 
@@ -43,7 +43,7 @@ def evaluate(context: WorkerContext, *, dataset: str, layout: dict[str, Any], de
             context, config=config, layout=Layout.from_json(layout), vocab=data.manifest.vocab, device=device
         ) as session,
     ):
-        record = saving.newest_sound(context, events=events)
+        record = loading.newest_sound(context, events=events)
         if record is None:
             raise RuntimeError("the step starts no workers without a checkpoint")
         session.load(record)

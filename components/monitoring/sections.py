@@ -157,14 +157,17 @@ def checkpoints(records: Records) -> str:
         used = [
             size(data["bytes"]) if "bytes" in data else "–",
             duration(data["seconds"]) if "seconds" in data else "–",
+            f"{data['blocked_seconds']:.2f} s" if "blocked_seconds" in data else "–",
         ]
         rows.append(
             f"<tr><td class=n>{step:,}</td><td class=n>{used[0]}</td><td class=n>{used[1]}</td>"
+            f"<td class=n>{used[2]}</td>"
             f'<td class=n>{event["generation"]}</td><td class="time">{clock(event["time"])}</td>'
             f'<td class="reason">{gone.get(step) or escape(event.get("reason") or "")}</td></tr>'
         )
     head = (
-        "<thead><tr><th class=n>step</th><th class=n>size</th><th class=n>saved in</th><th class=n>generation</th>"
+        "<thead><tr><th class=n>step</th><th class=n>size</th><th class=n>saved in</th><th class=n>stood still</th>"
+        "<th class=n>generation</th>"
         '<th class="time">time (UTC)</th><th></th></tr></thead>'
     )
     more = f'<p class="note">And {len(newest) - 20} earlier ones.</p>' if len(newest) > 20 else ""

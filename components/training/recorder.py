@@ -73,6 +73,7 @@ class Recorder:
         result: StepResult,
         seconds: float,
         data_seconds: float,
+        save_seconds: float,
     ) -> None:
         """Record optimizer step `step` (from 0).
 
@@ -80,6 +81,7 @@ class Recorder:
             samples: of the global batch.
             seconds: wall time since the end of the step before.
             data_seconds: the part of it that went by before this step's samples were there.
+            save_seconds: the part of it that a checkpoint took, of the state before this step.
 
         Raises:
             Superseded: another process has taken the run over.
@@ -102,6 +104,7 @@ class Recorder:
                     "samples": samples,
                     "seconds": round(seconds, 6),
                     "data_seconds": round(data_seconds, 6),
+                    "save_seconds": round(save_seconds, 6),
                     "tokens_per_second": round(rate, 1),
                 },
             )

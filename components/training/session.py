@@ -10,21 +10,19 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.config.identity import identity_hash
 from shardline.components.common.errors import EnvironmentLacking, UserError
 from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.batch import Batch, absent
 from shardline.components.sharding.dataset import Split
 from shardline.components.sharding.loader import held_out_batches
-from shardline.components.training.checkpoint import saving
+from shardline.components.training.checkpoint import loading
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
 from shardline.components.training.executor import Executor, Inputs, executor_for
 from shardline.components.training.optimizer import (
@@ -143,20 +141,9 @@ class Session:
 
     # state
 
-    def save(self, *, step: int, state: dict[str, Any]) -> CheckpointRecord:
-        """Save and commit a checkpoint. Collective."""
-        return saving.save(
-            self._tensors(with_optimizer=True),
-            context=self._context,
-            step=step,
-            state=state,
-            identity=identity_hash(self._config),
-            layout=self.layout.to_json(),
-        )
-
     def load(self, record: CheckpointRecord, *, with_optimizer: bool = False) -> None:
         """Take the values of a verified checkpoint. Collective."""
-        saving.load(self._tensors(with_optimizer=with_optimizer), run=self._context.run, record=record)
+        loading.load(self.tensors(with_optimizer=with_optimizer), run=self._context.run, record=record)
         if with_optimizer:
             set_updates(self._with_optimizer(), int(record.state["updates"]))
 
@@ -165,7 +152,8 @@ class Session:
             self._optimizer = build_optimizer(self.parts.named_parameters(), config=self._config.training.optimizer)
         return self._optimizer
 
-    def _tensors(self, *, with_optimizer: bool) -> dict[str, Tensor]:
+    def tensors(self, *, with_optimizer: bool) -> dict[str, Tensor]:
+        """What of this rank goes into a checkpoint, by name: the parameters and the optimizer's moments as they are."""
         tensors: dict[str, Tensor] = {}
         for name, parameter in self.parts.named_parameters():
             tensors[f"model.{name}"] = parameter

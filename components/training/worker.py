@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import Any
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.config.identity import identity_hash
-from shardline.components.common.errors import EnvironmentLacking, StorageLost, UserError
+from shardline.components.common.config.identity import check_identity
+from shardline.components.common.errors import UserError
 from shardline.components.common.runfolder import read_config
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
@@ -21,9 +21,10 @@ from shardline.components.planning.layout import Layout
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.loader import Loader
 from shardline.components.sharding.order import DataPolicy, SampleOrder, policy_of
-from shardline.components.training.checkpoint import catalog, saving
-from shardline.components.training.checkpoint.catalog import CheckpointRecord
+from shardline.components.training.checkpoint import loading
+from shardline.components.training.checkpoint.record import COUNTERS, CheckpointRecord
 from shardline.components.training.recorder import Recorder
+from shardline.components.training.saves import Saves
 from shardline.components.training.session import Session, open_session
 
 
@@ -52,24 +53,29 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
     training = config.training
     split, policy = data.split("train"), policy_of(config)
     order = split.order(policy)
-    progress = _resume(context, config=config, session=session, order=order, recorder=recorder)
+    done, counters = _resume(context, config=config, session=session, order=order, recorder=recorder)
     loader = Loader(
         split,
         order=order,
         microbatch=training.microbatch,
         dp_rank=session.parts.dp_rank,
         dp_size=session.layout.dp,
-        position=progress["position"],
+        position=counters["position"],
     )
-    with contextlib.closing(loader):
-        began = time.perf_counter()
-        for step, batches in zip(range(progress["step"], training.steps), loader, strict=False):
+    with (
+        contextlib.closing(loader),
+        Saves(context, config=config, session=session, recorder=recorder, policy=policy.to_json(), saved=done) as saves,
+    ):
+        began, save_seconds = time.perf_counter(), 0.0
+        for step, batches in zip(range(done, training.steps), loader, strict=False):
             loaded = time.perf_counter()
             result = session.step(batches, step=step)
-            progress["step"] = step + 1
-            progress["position"] = loader.position
-            progress["updates"] += 1
-            progress["tokens"] += result.tokens
+            done = step + 1
+            counters = {
+                "position": loader.position,
+                "updates": counters["updates"] + 1,
+                "tokens": counters["tokens"] + result.tokens,
+            }
             ended = time.perf_counter()
             # From the end of the step before: what waits for data or a save is part of what a step takes.
             recorder.step(
@@ -78,37 +84,30 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
                 samples=order.stage_at(step).stage.global_batch,
                 result=result,
                 seconds=ended - began,
-                data_seconds=loaded - began,
+                data_seconds=loaded - began - save_seconds,
+                save_seconds=save_seconds,
             )
             began = ended
-            if progress["step"] % training.checkpoint.every == 0 and progress["step"] < training.steps:
-                _save(session, config=config, progress=progress, policy=policy, recorder=recorder, final=False)
-    if progress["step"] != progress["saved"]:
-        _save(session, config=config, progress=progress, policy=policy, recorder=recorder, final=True)
+            save_seconds = saves.after_step(done, loss=result.loss, counters=counters)
+        saves.finish(done, counters=counters)
 
 
 def _resume(
     context: WorkerContext, *, config: RunConfig, session: Session, order: SampleOrder, recorder: Recorder
-) -> dict[str, int]:
-    record = saving.newest_sound(context, events=recorder.events)
+) -> tuple[int, dict[str, int]]:
+    """The optimizer steps that are done, and the counters after them, once the session has the state of then."""
+
+    def load(record: CheckpointRecord) -> None:
+        check_identity(config, record.identity_keys, hash=record.identity, where=context.run.url_of(record.folder))
+        _check_policy(record, order=order, recorder=recorder)
+        session.load(record, with_optimizer=True)
+
+    record = loading.load_newest(context, load=load, events=recorder.events)
     if record is None:
-        return {"step": 0, "position": 0, "updates": 0, "tokens": 0, "saved": 0}
-    if record.identity != identity_hash(config):
-        raise UserError(
-            "this checkpoint belongs to a run of another config",
-            where=context.run.url_of(record.folder),
-            hint="give the new run another name",
-        )
-    _check_policy(record, order=order, recorder=recorder)
-    session.load(record, with_optimizer=True)
+        return 0, dict.fromkeys(COUNTERS, 0)
     if recorder.events:
-        recorder.events.emit("checkpoint.loaded", saving.describe(record), reason="the newest that is whole")
-    state = record.state
-    return {
-        "step": record.step,
-        "saved": record.step,
-        **{name: int(state[name]) for name in ("position", "updates", "tokens")},
-    }
+        recorder.events.emit("checkpoint.loaded", loading.describe(record), reason="the newest that is whole")
+    return record.step, {name: record.state[name] for name in COUNTERS}
 
 
 def _check_policy(record: CheckpointRecord, *, order: SampleOrder, recorder: Recorder) -> None:
@@ -125,35 +124,3 @@ def _check_policy(record: CheckpointRecord, *, order: SampleOrder, recorder: Rec
         data = {"step": record.step, "policy": json.loads(now.to_json())}
         reason = "the config changed training.stages or training.skip for the steps to come"
         recorder.events.emit("policy.changed", data, reason=reason)
-
-
-def _save(
-    session: Session,
-    *,
-    config: RunConfig,
-    progress: dict[str, int],
-    policy: DataPolicy,
-    recorder: Recorder,
-    final: bool,
-) -> None:
-    # What the steps in the checkpoint recorded must be there once the checkpoint is.
-    recorder.flush()
-    state = {**{name: progress[name] for name in ("position", "updates", "tokens")}, "policy": policy.to_json()}
-    began = time.perf_counter()
-    try:
-        record = session.save(step=progress["step"], state=state)
-    except (StorageLost, EnvironmentLacking) as error:
-        # Storage may come back before the next one is due; whatever else went wrong must not go on.
-        if recorder.events:
-            recorder.events.emit("checkpoint.failed", {"step": progress["step"]}, reason=str(error))
-        if final:
-            raise
-        return
-    progress["saved"] = progress["step"]
-    if recorder.events:
-        seconds = round(time.perf_counter() - began, 3)
-        reason = "the last step" if final else f"every {config.training.checkpoint.every} steps"
-        recorder.events.emit("checkpoint.committed", {**saving.describe(record), "seconds": seconds}, reason=reason)
-        if keep := config.training.checkpoint.keep:
-            for step in catalog.prune(recorder.run, keep=keep):
-                recorder.events.emit("checkpoint.pruned", {"step": step}, reason=f"training.checkpoint.keep is {keep}")

@@ -7,7 +7,7 @@ from shardline.pipelines.cli.output import print_json, print_table
 
 
 def plan(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_json: AsJson = False) -> None:
-    """Show the parallel layout that training would take here, and why.
+    """Show the layout that training would take here, and why.
 
     Nothing is written, so that any layout or number of processes can be asked about.
     """

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from shardline.components.common.config.fields import Role
 from shardline.components.common.config.schema import RunConfig
-from shardline.components.common.errors import ConfigError
+from shardline.components.common.errors import ConfigError, UserError
+
+_SOURCES = "corpus.sources."
 
 
 def identity_of(config: RunConfig) -> dict[str, Any]:
@@ -27,6 +29,42 @@ def identity_hash(config: RunConfig) -> str:
     """A hash of the identity keys: 16 hexadecimal digits."""
     text = json.dumps(identity_of(config), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def check_identity(config: RunConfig, keys: Mapping[str, Any], *, hash: str, where: str) -> None:
+    """Refuse what belongs to a run of another identity than `config`'s.
+
+    Args:
+        keys: the identity keys that it was written under; empty where they were not kept.
+        hash: their hash.
+        where: its URL.
+
+    Raises:
+        UserError: naming each key that differs, with both values.
+    """
+    if hash == identity_hash(config):
+        return
+    # As JSON has them: the keys come from a file.
+    now = json.loads(json.dumps(identity_of(config)))
+    # Sources have names of the user's own. Any other key that is not there is one that it was too early for.
+    both = [path for path in dict.fromkeys([*keys, *now]) if path in keys or path.startswith(_SOURCES)]
+    differ = [
+        f"{path} is {_told(keys, path)} there and {_told(now, path)} here"
+        for path in both
+        if keys and _told(keys, path) != _told(now, path)
+    ]
+    if keys and not differ:
+        return
+    about = f": {'; '.join(differ)}" if differ else ""
+    raise UserError(
+        f"belongs to a run of another config{about}",
+        where=where,
+        hint="set it back, or give the new run another name",
+    )
+
+
+def _told(keys: Mapping[str, Any], path: str) -> str:
+    return json.dumps(keys[path]) if path in keys else "not set"
 
 
 def check_resume(before: RunConfig, now: RunConfig, *, sources: dict[str, str] | None = None) -> None:
@@ -57,7 +95,7 @@ def _nearest(path: str, sources: dict[str, str]) -> str:
 
 def _leaves(section: BaseModel, prefix: str) -> Iterator[tuple[str, Role, Any]]:
     for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
+        value, name = getattr(section, name), field.alias or name
         if isinstance(value, BaseModel):
             yield from _leaves(value, f"{prefix}{name}.")
         elif isinstance(value, dict) and any(isinstance(item, BaseModel) for item in value.values()):

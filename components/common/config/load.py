@@ -241,10 +241,15 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def _fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """A section's fields by their keys: some are words of Python's own, which no attribute can be called."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
 def _section(path: str) -> type[BaseModel] | None:
     section: Any = RunConfig
     for part in path.split(".") if path else []:
-        field = section.model_fields.get(part)
+        field = _fields(section).get(part)
         section = getattr(field, "annotation", None)
         if not (isinstance(section, type) and issubclass(section, BaseModel)):
             return None
@@ -254,7 +259,7 @@ def _section(path: str) -> type[BaseModel] | None:
 def _field(path: str) -> FieldInfo | None:
     parent, _, name = path.rpartition(".")
     section = _section(parent)
-    return section.model_fields.get(name) if section else None
+    return _fields(section).get(name) if section else None
 
 
 def _described(path: str) -> str:
@@ -270,7 +275,7 @@ def _needed(path: str) -> str:
         return f"; set {path}: {' or '.join(map(str, get_args(field.annotation)))}"
     if described := _described(path):
         return f". {described}"
-    required = [name for name, each in section.model_fields.items() if each.is_required()] if section else []
+    required = [name for name, each in _fields(section).items() if each.is_required()] if section else []
     return f"; it must have {', '.join(required)}" if required else ""
 
 
@@ -284,7 +289,7 @@ def _suggestion(path: str) -> str:
 
 
 def _all_keys(section: type[BaseModel], prefix: str) -> Iterable[str]:
-    for name, field in section.model_fields.items():
+    for name, field in _fields(section).items():
         yield prefix + name
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _all_keys(field.annotation, f"{prefix}{name}.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from shardline.components.common.config.data_schema import (
     MOST_STEPS,
@@ -88,11 +88,37 @@ def _layout(value: object) -> object:
     return {} if value == "auto" else value
 
 
+class Keep(Section):
+    """A checkpoint stays if any of these holds it, or if it is pinned."""
+
+    last: int = free(1, ge=1, le=MOST_STEPS)
+    """How many of the newest."""
+    every: int | None = free(None, ge=1, le=MOST_STEPS)
+    """Those of every n-th optimizer step."""
+    best: int | None = free(None, ge=1, le=MOST_STEPS)
+    """How many of those with the lowest training loss, the mean of the last steps before them."""
+
+    def __str__(self) -> str:
+        rules = [f"the last {self.last}"]
+        rules += [f"every {self.every} steps"] if self.every else []
+        rules += [f"the best {self.best}"] if self.best else []
+        return ", ".join(rules)
+
+
+def _keep(value: object) -> object:
+    return {"last": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class Checkpoint(Section):
+    model_config = ConfigDict(serialize_by_alias=True)
+
     every: int = free(100, ge=1, le=MOST_STEPS)
     """Optimizer steps between checkpoints; the last step always has one."""
-    keep: int | None = free(None, ge=1, le=MOST_STEPS)
-    """How many of the newest to keep; null keeps all."""
+    # A word of Python's own.
+    async_: bool = free(True, alias="async")
+    """Whether training goes on while a checkpoint is written; it takes host memory for all that a process writes."""
+    keep: Annotated[Keep | None, BeforeValidator(_keep, json_schema_input_type=int | Keep | None)] = free(None)
+    """Which checkpoints stay: a number of the newest, or any of last, every and best; null keeps all."""
 
 
 class Training(Section):

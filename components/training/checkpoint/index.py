@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -97,11 +98,20 @@ def decode(data: bytes, *, where: str) -> tuple[Metadata, dict[MetadataIndex, Pl
             for chunk in tensor["chunks"]:
                 offsets, sizes = torch.Size(chunk["offsets"]), torch.Size(chunk["sizes"])
                 chunks.append(ChunkStorageMetadata(offsets=offsets, sizes=sizes))
-                places[MetadataIndex(name, offsets)] = Place(chunk["file"], chunk["begin"], chunk["bytes"])
+                places[MetadataIndex(name, offsets)] = _place(chunk)
+            if sum(prod(chunk.sizes) for chunk in chunks) != prod(tensor["shape"]):
+                raise ValueError(f"the chunks of {name} are not all of it")
             properties = TensorProperties(dtype=_DTYPES[tensor["dtype"]])
             described[name] = TensorStorageMetadata(
                 properties=properties, size=torch.Size(tensor["shape"]), chunks=chunks
             )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedData(f"is not a checkpoint index ({error})", where=where) from error
     return Metadata(state_dict_metadata=described), places
+
+
+def _place(chunk: dict[str, Any]) -> Place:
+    place = Place(chunk["file"], chunk["begin"], chunk["bytes"])
+    if not (isinstance(place.file, str) and type(place.begin) is type(place.bytes) is int and place.begin >= 0):
+        raise ValueError(f"{chunk} is no place in a file")
+    return place

@@ -1,170 +1,260 @@
-"""Saving and loading a run's state, together with all ranks.
+"""Saving a run's state, together with all ranks, while training goes on.
 
-Called by `session`. Tensors go through torch's distributed checkpoint, whose plan knows nothing of the layout they are
-loaded under; all else is JSON in the commit record.
+Called by `training.saves`. The step loop waits only while the values that this rank writes are copied into host memory,
+which is made once and used again. A thread of each rank writes and hashes its file; rank 0's waits for all of them and
+commits. One save is under way at a time. With `background` off the caller does the same work itself, from the tensors
+as they are.
 """
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Iterator
-from dataclasses import asdict
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
 
-from shardline.components.common.errors import DamagedData, ShardlineError, StorageLost
-from shardline.components.common.events import EventLog
-from shardline.components.common.storage import Storage
+from shardline.components.common.errors import EXIT_BUG, EnvironmentLacking, ShardlineError, from_record, to_record
+from shardline.components.common.streams import now
 from shardline.components.common.workers import WorkerContext
 from shardline.components.training.checkpoint import catalog
-from shardline.components.training.checkpoint.catalog import CheckpointRecord
-from shardline.components.training.checkpoint.store import Reader, TensorLoadPlanner, TensorSavePlanner, Writer
+from shardline.components.training.checkpoint.meeting import GivenUp, Meeting
+from shardline.components.training.checkpoint.planning import local_of, plan_save
+from shardline.components.training.checkpoint.record import CheckpointRecord, folder_of
+from shardline.components.training.checkpoint.store import FileRecord, write_bytes, write_tensors
+
+#: How long a process that ends waits for its thread to notice.
+_LEAVING_SECONDS = 2.0
 
 
-def save(
-    tensors: dict[str, Tensor],
-    *,
-    context: WorkerContext,
-    step: int,
-    state: dict[str, Any],
-    identity: str,
-    layout: dict[str, Any],
-) -> CheckpointRecord:
-    """Write a checkpoint and commit it. All ranks call it together; all of them return or raise.
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a checkpoint holds beside tensors; see `CheckpointRecord`."""
 
-    Raises:
-        ShardlineError: the first failure of any rank; the checkpoint then doesn't count.
+    step: int
+    state: dict[str, Any]
+    identity: str
+    identity_keys: dict[str, Any]
+    layout: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A committed checkpoint.
+
+    Attributes:
+        seconds: from when it was due to its commit.
+        blocked: those of them for which training stood still, on rank 0.
     """
-    folder = context.run.at(catalog.folder_of(step))
-    prefix = f"g{context.generation:06d}"
-    writer = Writer(folder, prefix=prefix, rank=context.rank)
-    try:
-        with _alone_or_together() as no_dist:
-            dcp.save(tensors, storage_writer=writer, planner=TensorSavePlanner(), no_dist=no_dist)
-    except CheckpointException as error:
-        raise _first_failure(error, folder.url) from error
-    record = CheckpointRecord(
-        step=step,
-        generation=context.generation,
-        files={file.name: {"size": file.size, "sha256": file.sha256} for file in writer.files},
-        index=f"{prefix}-index.json",
-        state=state,
-        identity=identity,
-        layout=layout,
-    )
-    committed: CheckpointRecord = _together(lambda: _commit(context, record), rank=context.rank)
-    return committed
+
+    record: CheckpointRecord
+    seconds: float
+    blocked: float
 
 
-def _commit(context: WorkerContext, record: CheckpointRecord) -> CheckpointRecord:
-    # An old generation's rank 0 that wakes up here finds a fence that isn't its own.
-    context.lease.check()
-    catalog.commit(context.run, record)
-    return record
+@dataclass(kw_only=True)
+class _Job:
+    """A save under way; `blocked` is how long it has kept the caller, all of it unless set."""
+
+    contents: Contents
+    meeting: Meeting
+    began: float
+    blocked: float = float("inf")
 
 
-def load(tensors: dict[str, Tensor], *, run: Storage, record: CheckpointRecord) -> None:
-    """Fill `tensors` in place from a verified checkpoint. All ranks call it together.
-
-    Raises:
-        DamagedData: the checkpoint doesn't hold what the index says.
-    """
-    folder = run.at(record.folder)
-    try:
-        reader = Reader(folder, index=record.index)
-        with _alone_or_together() as no_dist:
-            dcp.load(tensors, storage_reader=reader, planner=TensorLoadPlanner(), no_dist=no_dist)
-    except CheckpointException as error:
-        raise _first_failure(error, folder.url) from error
-
-
-def newest_sound(context: WorkerContext, *, events: EventLog | None) -> CheckpointRecord | None:
-    """The checkpoint to go on from, with every file's hash verified; None when the run has none.
-
-    A damaged one is named in an event and put aside, and the one before is taken. All ranks call it together and get
-    the same answer; each verifies its share of the files.
+class Saver:
+    """The saves of one rank in one generation. Made, used and closed by all ranks alike.
 
     Args:
-        events: rank 0's log.
-
-    Raises:
-        DamagedData: there were checkpoints, and none of them is sound.
+        tensors: gives the state to save; its names, shapes and places stay the same.
+        background: write in a thread.
+        before_commit: called by every rank's thread; what it puts out is there once the checkpoint is.
+        on_saved: called by rank 0's thread after each commit.
     """
-    run, reasons = context.run, []
 
-    def aside(folder: str, reason: str) -> None:
-        catalog.put_aside(run, folder, generation=context.generation, mark="damaged")
-        if events:
-            events.emit("checkpoint.damaged", {"folder": folder}, reason=reason)
+    def __init__(
+        self,
+        context: WorkerContext,
+        *,
+        tensors: Callable[[], Mapping[str, Tensor]],
+        background: bool,
+        before_commit: Callable[[], None] = lambda: None,
+        on_saved: Callable[[Saved], None] = lambda saved: None,
+    ) -> None:
+        self._context = context
+        self._tensors = tensors
+        self._before_commit = before_commit
+        self._on_saved = on_saved
+        self._store = context.store if context.world > 1 else dist.HashStore()
+        prefix = f"g{context.generation:06d}"
+        self._plan = plan_save(tensors(), prefix=prefix, rank=context.rank, world=context.world)
+        self._buffers = self._host_memory() if background else None
+        self._number = 0
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._given_up = threading.Event()
 
-    records: list[CheckpointRecord] = _together(lambda: catalog.committed(run, on_damage=aside), rank=context.rank)
-    for record in records:
-        found = _any(catalog.damage(run, record, rank=context.rank, world=context.world))
-        if found is None:
-            return record
-        reasons.append(found)
-        _together(lambda record=record, found=found: aside(record.folder, found), rank=context.rank)
-    if reasons:
-        raise DamagedData(
-            f"no checkpoint is sound: {'; '.join(reasons)}",
-            where=run.url_of(catalog.FOLDER),
-            hint="bring the files back, or start the run anew under another name",
+    def _host_memory(self) -> list[Tensor]:
+        tensors = self._tensors()
+        # Zeros, not `empty`: the pages are to be there before the first save, not at it.
+        return [
+            torch.zeros(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
+            for local in (local_of(tensors[name]) for name in self._plan.names)
+        ]
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, contents: Contents, *, since: float | None = None) -> None:
+        """Begin to save the state as it is now; without `background`, do all of it. `wait` tells how it ended.
+
+        Args:
+            since: when it was due, by `time.perf_counter`.
+
+        Raises:
+            RuntimeError: the save before was not waited for.
+        """
+        if self._thread is not None or self._error is not None:
+            raise RuntimeError("the save before was not waited for")
+        began = time.perf_counter() if since is None else since
+        tensors = self._tensors()
+        values = [local_of(tensors[name]) for name in self._plan.names]
+        meeting = Meeting(
+            self._store,
+            number=self._number,
+            rank=self._context.rank,
+            world=self._context.world,
+            silence=self._context.timeout,
+            given_up=self._given_up,
         )
-    return None
+        self._number += 1
+        job = _Job(contents=contents, meeting=meeting, began=began)
+        if self._buffers is None:
+            self._work(job, values)
+            return
+        for buffer, value in zip(self._buffers, values, strict=True):
+            buffer.copy_(value, non_blocking=True)
+        if any(value.is_cuda for value in values):
+            torch.cuda.current_stream().synchronize()
+        job.blocked = time.perf_counter() - began
+        self._thread = threading.Thread(target=self._work, args=(job, self._buffers), name="checkpoint", daemon=True)
+        self._thread.start()
 
+    def wait(self) -> None:
+        """Wait for the save under way; raise what ended it, once.
 
-@contextlib.contextmanager
-def _alone_or_together() -> Iterator[bool]:
-    """Whether this process has no group to work with, which torch would warn of each time."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-        yield not dist.is_initialized()
+        Raises:
+            ShardlineError: the first failure of any rank, the same on every rank; the checkpoint doesn't count.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
+    def close(self) -> None:
+        """Give up the save under way, if there is one: it will not count."""
+        self._given_up.set()
+        if self._thread is not None:
+            self._thread.join(_LEAVING_SECONDS)
 
-def _together(action: Any, *, rank: int) -> Any:
-    """What `action` returns on rank 0, on every rank; its error is raised on every rank."""
-    outcome: list[Any] = [None, None]
-    if rank == 0:
+    def _work(self, job: _Job, values: list[Tensor]) -> None:
         try:
-            outcome[0] = action()
-        except ShardlineError as error:
-            outcome[1] = error
-    if dist.is_initialized():
-        dist.broadcast_object_list(outcome, src=0)
-    if outcome[1] is not None:
-        raise outcome[1]
-    return outcome[0]
+            self._save(job, values)
+        except GivenUp:
+            pass
+        except Exception as error:
+            self._error = error
+
+    def _save(self, job: _Job, values: list[Tensor]) -> None:
+        """This rank's part, and what the ranks decide then."""
+        own: Exception | None = None
+        meeting = job.meeting
+        try:
+            meeting.report({"file": self._write(job, values)})
+        except GivenUp:
+            raise
+        except Exception as error:
+            own = error
+            meeting.report({"error": to_record(error)})
+        failed = self._decide(job) if self._context.rank == 0 else meeting.decision()
+        if failed:
+            raise own if own and failed["rank"] == self._context.rank else _of_rank(failed)
+
+    def _write(self, job: _Job, values: list[Tensor]) -> dict[str, Any] | None:
+        """The record of this rank's file; None where other ranks write all that it holds."""
+        self._before_commit()
+        if not self._plan.names:
+            return None
+        folder, plan = self._context.run.at(folder_of(job.contents.step)), self._plan
+        sign = job.meeting.sign
+        return asdict(write_tensors(folder, plan.file, header=plan.header, tensors=values, on_progress=sign))
+
+    def _decide(self, job: _Job) -> dict[str, Any]:
+        """Commit when all ranks are done; empty, or the failure that all are to raise. For rank 0."""
+        meeting = job.meeting
+        reports = meeting.reports()
+        failed = _first_failure(reports)
+        if failed is None:
+            files = [FileRecord(**each["file"]) for each in reports if each["file"]]
+            try:
+                record = self._commit(job, files)
+            except GivenUp:
+                raise
+            except Exception as error:
+                meeting.decide({**to_record(error), "rank": 0})
+                raise
+            meeting.decide({})
+            seconds = time.perf_counter() - job.began
+            self._on_saved(Saved(record=record, seconds=seconds, blocked=min(job.blocked, seconds)))
+            return {}
+        meeting.decide(failed)
+        return failed
+
+    def _commit(self, job: _Job, files: list[FileRecord]) -> CheckpointRecord:
+        context, plan, contents, meeting = self._context, self._plan, job.contents, job.meeting
+        folder = context.run.at(folder_of(contents.step))
+        for file in files:
+            meeting.sign()
+            # Each rank has written its own: a folder that is not the same for all of them shows here, not on resume.
+            if not folder.exists(file.name) or folder.size(file.name) != file.size:
+                raise EnvironmentLacking(
+                    "rank 0 does not find what another rank has written",
+                    where=folder.url_of(file.name),
+                    hint="name a storage that is the same for all machines of the run",
+                )
+        if plan.index is None:
+            raise RuntimeError("only rank 0 commits")
+        files = [write_bytes(folder, plan.index_file, plan.index), *files]
+        record = CheckpointRecord(
+            step=contents.step,
+            generation=context.generation,
+            files={file.name: {"size": file.size, "sha256": file.sha256} for file in files},
+            index=plan.index_file,
+            state=contents.state,
+            identity=contents.identity,
+            identity_keys=contents.identity_keys,
+            layout=contents.layout,
+            time=now(),
+        )
+        meeting.sign()
+        # An old generation's rank 0 that wakes up here finds a fence that isn't its own.
+        catalog.commit(context.run, record, check=context.lease.check)
+        return record
 
 
-def _any(message: str | None) -> str | None:
-    """The first rank's message that is not None, the same on every rank."""
-    if not dist.is_initialized():
-        return message
-    messages: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(messages, message)
-    return next((found for found in messages if found is not None), None)
+def _first_failure(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The failure to raise of those that the ranks report: a bug before storage that failed, then the lowest rank's."""
+    failures = [{**each["error"], "rank": rank} for rank, each in enumerate(reports) if "error" in each]
+    return max(failures, key=lambda failed: failed["exit_code"] == EXIT_BUG, default=None)
 
 
-def _first_failure(error: CheckpointException, where: str) -> ShardlineError:
-    for _, (failure, _trace) in sorted(error.failures.items()):
-        if isinstance(failure, ShardlineError):
-            return failure
-    rank, (failure, _trace) = sorted(error.failures.items())[0]
-    return StorageLost(f"rank {rank} failed: {failure}", where=where)
-
-
-def describe(record: CheckpointRecord) -> dict[str, Any]:
-    """What an event says of a checkpoint."""
-    content = asdict(record)
-    return {
-        "step": content["step"],
-        "generation": content["generation"],
-        "bytes": sum(file["size"] for file in record.files.values()),
-        "files": len(record.files),
-        "position": record.state["position"],
-    }
+def _of_rank(failed: dict[str, Any]) -> ShardlineError:
+    return from_record({**failed, "message": f"rank {failed['rank']}: {failed['message']}"})

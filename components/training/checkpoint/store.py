@@ -1,14 +1,14 @@
-"""torch's distributed checkpoint on `common.storage`: its planning, our files.
+"""A checkpoint's files on `common.storage`: one safetensors file a rank, read through torch's distributed checkpoint.
 
-Called by `saving` and `whole`. Each rank writes one safetensors file, so that any other tool can read it, and hashes it
-on the way. Files carry the generation in their name: an old rank that wakes up late cannot touch a newer one's.
+Called by `saving` and `loading`. Any other tool can read the files too. Nothing that is read can run: the reader takes
+ranges of bytes for numbers, and its planner refuses whatever torch would unpickle.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
@@ -16,15 +16,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner, WriteItem
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from shardline.components.common.errors import DamagedData
+from shardline.components.common.errors import DamagedData, UserError
 from shardline.components.common.storage import Storage
-from shardline.components.training.checkpoint.index import SAFETENSORS_DTYPES, Place, decode, encode
+from shardline.components.training.checkpoint.index import decode
+
+_SHOWN = 3
+#: Written and hashed at once, so that a sign of life can be given in between.
+_CHUNK = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -36,110 +40,90 @@ class FileRecord:
     sha256: str
 
 
-@dataclass(frozen=True)
-class _Written:
-    place: Place
-    file: FileRecord
+def write_bytes(folder: Storage, name: str, data: bytes) -> FileRecord:
+    folder.write(name, data)
+    return FileRecord(name, len(data), hashlib.sha256(data).hexdigest())
 
 
-class TensorSavePlanner(DefaultSavePlanner):
-    """Plans tensors and refuses all else: other state is JSON in the commit record."""
+def write_tensors(
+    folder: Storage, name: str, *, header: bytes, tensors: Iterable[Tensor], on_progress: Callable[[], None]
+) -> FileRecord:
+    """Write `header` and the values of `tensors`, on any device, hashing on the way.
 
-    def create_local_plan(self) -> SavePlan:
-        strangers = [name for name, value in self.state_dict.items() if not isinstance(value, Tensor)]
-        if strangers:
-            raise TypeError(f"only tensors go into a checkpoint; not {', '.join(strangers)}")
-        return super().create_local_plan()
+    Args:
+        on_progress: called now and then while it writes; what it raises ends the writing.
+    """
+    digest, size = hashlib.sha256(header), len(header)
+    with folder.writer(name) as handle:
+        handle.write(header)
+        for tensor in tensors:
+            # One tensor at a time, so that no more than one is held twice.
+            data = _bytes_of(tensor)
+            for begin in range(0, len(data), _CHUNK):
+                on_progress()
+                part = data[begin : begin + _CHUNK]
+                handle.write(part)
+                digest.update(part)
+            size += len(data)
+    return FileRecord(name, size, digest.hexdigest())
 
 
 class TensorLoadPlanner(DefaultLoadPlanner):
-    """Loads tensors and refuses bytes, which torch would unpickle."""
+    """Loads tensors and refuses bytes, which torch would unpickle, and tensors of another model."""
+
+    def __init__(self, *, where: str) -> None:
+        super().__init__()
+        self._where = where
+
+    def create_local_plan(self) -> LoadPlan:
+        if self.metadata is None:
+            raise RuntimeError("a plan needs the checkpoint's metadata")
+        saved = {name: getattr(entry, "size", None) for name, entry in self.metadata.state_dict_metadata.items()}
+        wanted = {name: tensor.size() for name, tensor in self.state_dict.items()}
+        wrong = [name for name, size in wanted.items() if saved.get(name) != size]
+        if wrong:
+            shown = [
+                f"{name} should be {_shape(wanted[name])} and is {_shape(saved.get(name))}" for name in wrong[:_SHOWN]
+            ]
+            more = f", and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+            raise UserError(
+                f"this checkpoint is of another model: {', '.join(shown)}{more}",
+                where=self._where,
+                hint="use the config and the tokenizer that it was saved with",
+            )
+        return super().create_local_plan()
 
     def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
         raise DamagedData(f"{read_item.dest_index.fqn} is not a tensor; a checkpoint holds tensors only")
 
 
-class Writer(StorageWriter):
-    """Writes this rank's chunks into `folder/{prefix}-{rank:05d}.safetensors`, and on the coordinator the index."""
-
-    def __init__(self, folder: Storage, *, prefix: str, rank: int) -> None:
-        self._folder = folder
-        self._prefix = prefix
-        self._rank = rank
-        #: Filled on the coordinator by `finish`: every file of the checkpoint.
-        self.files: list[FileRecord] = []
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        self.files = []
-
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        return plans
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        future: Future[list[WriteResult]] = Future()
-        future.set_result(self._write(plan.items, planner) if plan.items else [])
-        return future
-
-    def _write(self, items: list[WriteItem], planner: SavePlanner) -> list[WriteResult]:
-        name = f"{self._prefix}-{self._rank:05d}.safetensors"
-        header, ends = _header(items)
-        digest, size = hashlib.sha256(), 0
-        with self._folder.writer(name) as handle:
-            for part in (len(header).to_bytes(8, "little"), header):
-                handle.write(part)
-                digest.update(part)
-                size += len(part)
-            first = size
-            for item in items:
-                # One tensor at a time, so that no more than one is held twice.
-                data = _bytes_of(planner.resolve_data(item))
-                handle.write(data)
-                digest.update(data)
-                size += len(data)
-        record = FileRecord(name, size, digest.hexdigest())
-        begins = [first, *(first + end for end in ends[:-1])]
-        return [
-            WriteResult(item.index, first + end - begin, _Written(Place(name, begin, first + end - begin), record))
-            for item, begin, end in zip(items, begins, ends, strict=True)
-        ]
-
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        places: dict[MetadataIndex, Place] = {}
-        files: dict[str, FileRecord] = {}
-        for result in (result for of_rank in results for result in of_rank):
-            places[MetadataIndex(result.index.fqn, result.index.offset)] = result.storage_data.place
-            files[result.storage_data.file.name] = result.storage_data.file
-        index = encode(metadata, places)
-        index_file = FileRecord(f"{self._prefix}-index.json", len(index), hashlib.sha256(index).hexdigest())
-        self._folder.write(index_file.name, index)
-        self.files = [index_file, *files.values()]
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return True
+def _shape(size: torch.Size | None) -> str:
+    return "not there" if size is None else "x".join(map(str, size)) or "a number"
 
 
 class Reader(StorageReader):
-    """Reads chunks by ranges. What it reads was verified before, by the hashes in the commit record."""
+    """Reads chunks by ranges. What it reads was verified before, by the hashes in the commit record.
 
-    def __init__(self, folder: Storage, *, index: str) -> None:
+    Args:
+        index: the index's name, and `data` its content.
+        files: the names in the commit record: no other file is read, whatever the index says.
+
+    Raises:
+        DamagedData: the index is none, or names other files.
+    """
+
+    def __init__(self, folder: Storage, *, index: str, data: bytes, files: Collection[str]) -> None:
         self._folder = folder
-        self._index = index
-        self._places: dict[MetadataIndex, Place] = {}
-        self._metadata = Metadata({})
+        self._index = folder.url_of(index)
+        self._metadata, self._places = decode(data, where=self._index)
+        for place in self._places.values():
+            if place.file not in files:
+                raise DamagedData(f"names {place.file!r}, which is no file of this checkpoint", where=self._index)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         pass
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        where = self._folder.url_of(self._index)
-        self._metadata, self._places = decode(self._folder.read(self._index), where=where)
         return self._metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -166,45 +150,36 @@ class Reader(StorageReader):
         described: Any = self._metadata.state_dict_metadata[key.fqn]
         sizes = next(chunk.sizes for chunk in described.chunks if chunk.offsets == key.offset)
         place, dtype = self._places[key], described.properties.dtype
+        if place.bytes != prod(sizes) * dtype.itemsize:
+            raise DamagedData(f"gives {key.fqn} {place.bytes} bytes, which is not its size", where=self._index)
         if not sizes:
-            return _tensor(self._folder.read_range(place.file, place.begin, place.bytes), dtype, ())
+            return _tensor(self._read(place.file, place.begin, place.bytes), dtype, ())
         row = prod(sizes[1:]) * dtype.itemsize
         first, count = item.storage_offsets[0], item.lengths[0]
-        data = self._folder.read_range(place.file, place.begin + first * row, count * row)
-        box = _tensor(data, dtype, (count, *sizes[1:]))
+        box = _tensor(self._read(place.file, place.begin + first * row, count * row), dtype, (count, *sizes[1:]))
         for dimension in range(1, len(sizes)):
             box = box.narrow(dimension, item.storage_offsets[dimension], item.lengths[dimension])
         return box
+
+    def _read(self, file: str, begin: int, count: int) -> bytes:
+        try:
+            return self._folder.read_ranges(file, [(begin, count)])[0]
+        except FileNotFoundError as error:
+            raise gone(self._folder.url_of(file)) from error
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return True
 
 
-def _header(items: list[WriteItem]) -> tuple[bytes, list[int]]:
-    """A safetensors header for the chunks of `items`, and where each one's data ends after it."""
-    entries: dict[str, Any] = {}
-    ends: list[int] = []
-    end = 0
-    for item in items:
-        if item.tensor_data is None:
-            raise TypeError(f"{item.index.fqn} is not a tensor; checkpoints hold tensors only")
-        dtype, sizes = item.tensor_data.properties.dtype, item.tensor_data.chunk.sizes
-        begin, end = end, end + prod(sizes) * dtype.itemsize
-        place = ",".join(str(offset) for offset in item.tensor_data.chunk.offsets)
-        entries[f"{item.index.fqn}@{place}"] = {
-            "dtype": SAFETENSORS_DTYPES[dtype],
-            "shape": list(sizes),
-            "data_offsets": [begin, end],
-        }
-        ends.append(end)
-    header = json.dumps(entries).encode()
-    return header + b" " * (-len(header) % 8), ends
+def gone(where: str) -> DamagedData:
+    return DamagedData("was removed while it was read", where=where, hint="take another checkpoint")
 
 
-def _bytes_of(tensor: Any) -> memoryview:
+def _bytes_of(tensor: Tensor) -> memoryview:
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return memoryview(flat.numpy())
+    array: Any = flat.numpy()
+    return memoryview(array)
 
 
 def _tensor(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

@@ -19,7 +19,7 @@ from tests.commands import SMALL, shardline, write
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
-COMMANDS = ["run", "compile", "shard", "plan", "train", "evaluate", "report", "status", "config"]
+COMMANDS = ["run", "compile", "shard", "plan", "train", "evaluate", "report", "status", "checkpoint", "config"]
 
 
 def test_version(tmp_path: Path) -> None:

@@ -1,69 +1,25 @@
-"""A checkpoint is there or it is not: every byte counts, nothing in it runs, only the owner commits."""
+"""A checkpoint is there or it is not: every byte counts, only the owner commits, the one before is used."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import pickle
 import time
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from shardline.components.common.errors import DamagedData, PeerLost
+from shardline.components.common.config.schema import Keep
+from shardline.components.common.errors import DamagedData, PeerLost, Superseded, UserError
 from shardline.components.common.events import EventLog
 from shardline.components.common.owner import OWNER_FILE, hold
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
-from shardline.components.common.workers import WorkerContext
-from shardline.components.training.checkpoint import catalog, saving
+from shardline.components.training.checkpoint import catalog, loading, record, retention
 from shardline.components.training.checkpoint.index import decode
-from shardline.components.training.checkpoint.store import TensorLoadPlanner, TensorSavePlanner, Writer
-
-STATE = {"position": 8, "updates": 2, "tokens": 9}
-
-
-def context(run: Storage, *, fence: int, generation: int = 1) -> WorkerContext:
-    return WorkerContext(
-        generation=generation,
-        rank=0,
-        world=1,
-        local_rank=0,
-        store=None,
-        run=run,
-        fence=fence,
-        timeout=timedelta(seconds=10),
-    )
-
-
-def tensors(value: float) -> dict[str, torch.Tensor]:
-    return {
-        "model.a": torch.full((3, 4), value, dtype=torch.float64),
-        "model.b": torch.arange(6, dtype=torch.bfloat16) + value,
-        "optimizer.a.exp_avg": torch.tensor(value),
-    }
-
-
-def save(run: Storage, *, step: int, value: float, fence: int, generation: int = 1) -> catalog.CheckpointRecord:
-    return saving.save(
-        tensors(value),
-        context=context(run, fence=fence, generation=generation),
-        step=step,
-        state=STATE,
-        identity="i",
-        layout={"pp": 1},
-    )
-
-
-def loaded(run: Storage, record: catalog.CheckpointRecord) -> dict[str, torch.Tensor]:
-    target = tensors(0.0)
-    saving.load(target, run=run, record=record)
-    return target
+from tests.unit.training.checkpoint_support import context, flip, loaded, save, steps, tensors
 
 
 @pytest.fixture
@@ -71,15 +27,10 @@ def run(tmp_path: Path) -> Storage:
     return Storage(str(tmp_path / "run"))
 
 
-def flip(path: Path, place: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[place % len(data)] ^= 1
-    path.write_bytes(bytes(data))
-
-
-def test_round_trip_and_open_to_other_tools(run: Storage) -> None:
+@pytest.mark.parametrize("background", [True, False])
+def test_round_trip_and_open_to_other_tools(run: Storage, background: bool) -> None:
     with hold(run) as lease:
-        record = save(run, step=5, value=2.5, fence=lease.fence)
+        record = save(run, step=5, value=2.5, fence=lease.fence, background=background)
     found = loaded(run, record)
     assert all(torch.equal(found[name], value) for name, value in tensors(2.5).items())
     assert catalog.current(run) == record
@@ -100,20 +51,20 @@ def test_every_flipped_byte_is_noticed_and_the_one_before_is_used(run: Storage) 
             for place in range(0, len(original), max(1, len(original) // 40)):
                 flip(path, place)
                 with EventLog(run, generation=2, writer="t") as events:
-                    found = saving.newest_sound(context(run, fence=lease.fence, generation=2), events=events)
+                    found = loading.newest_sound(context(run, fence=lease.fence, generation=2), events=events)
                 assert found == before, (path.name, place)
                 aside = folder / "commit.damaged-g000002.json"
                 assert aside.exists()
                 aside.unlink()
                 for name, data in originals.items():
                     name.write_bytes(data)
-        assert saving.newest_sound(context(run, fence=lease.fence), events=None) == after
+        assert loading.newest_sound(context(run, fence=lease.fence), events=None) == after
     named = [event for event in read_all(run.at("events")) if event["name"] == "checkpoint.damaged"]
     assert named
     assert all(after.folder in event["reason"] for event in named)
 
 
-@pytest.mark.parametrize("harm", ["no commit", "no data", "empty data", "stray file"])
+@pytest.mark.parametrize("harm", ["no commit", "no data", "empty data", "stray file", "withdrawn"])
 def test_what_is_missing(run: Storage, harm: str) -> None:
     with hold(run) as lease:
         before = save(run, step=5, value=1.0, fence=lease.fence)
@@ -125,26 +76,57 @@ def test_what_is_missing(run: Storage, harm: str) -> None:
             (folder / "g000001-00000.safetensors").unlink()
         elif harm == "empty data":
             (folder / "g000001-00000.safetensors").write_bytes(b"")
+        elif harm == "withdrawn":
+            (folder / "commit.json").write_bytes(catalog._WITHDRAWN)
         else:
             (folder / "stray").write_bytes(b"x")
         expected = after if harm == "stray file" else before
-        assert saving.newest_sound(context(run, fence=lease.fence), events=None) == expected
+        with EventLog(run, generation=1, writer="t") as events:
+            assert loading.newest_sound(context(run, fence=lease.fence), events=events) == expected
+    told = [event["reason"] for event in read_all(run.at("events"))]
+    assert len(told) == (harm != "stray file")
+    assert all(after.folder in reason for reason in told)
+
+
+def test_what_disappears_while_it_is_read_gives_way_to_the_one_before(run: Storage) -> None:
+    with hold(run) as lease:
+        before = save(run, step=5, value=1.0, fence=lease.fence)
+        after = save(run, step=10, value=2.0, fence=lease.fence)
+        target, tried = tensors(0.0), []
+
+        def load(record: catalog.CheckpointRecord) -> None:
+            tried.append(record.step)
+            if record == after:
+                run.delete_tree(record.folder)
+            loading.load(target, run=run, record=record)
+
+        with EventLog(run, generation=2, writer="t") as events:
+            assert loading.load_newest(context(run, fence=lease.fence), load=load, events=events) == before
+    assert tried == [10, 5] and torch.equal(target["model.a"], tensors(1.0)["model.a"])
+    (event,) = read_all(run.at("events"))
+    assert event["name"] == "checkpoint.damaged" and "was removed while it was read" in event["reason"]
 
 
 def test_no_sound_checkpoint_is_never_a_silent_start_from_nothing(run: Storage) -> None:
     with hold(run) as lease:
         record = save(run, step=5, value=1.0, fence=lease.fence)
         flip(run.local_path(f"{record.folder}/g000001-00000.safetensors"), -1)
-        with pytest.raises(DamagedData, match="no checkpoint is sound"):
-            saving.newest_sound(context(run, fence=lease.fence), events=None)
+        # Nor is it one on the second try, when what was damaged has been put aside.
+        for _ in range(2):
+            with pytest.raises(DamagedData, match="no checkpoint is sound") as error:
+                loading.newest_sound(context(run, fence=lease.fence), events=None)
+            assert "step" in str(error.value)
 
 
 def test_the_pointer_may_dangle_or_be_empty(run: Storage) -> None:
     with hold(run) as lease:
         record = save(run, step=5, value=1.0, fence=lease.fence)
-    for pointer in (b"", b'{"step": 99, "generation": 1}'):
-        run.write("checkpoints/latest.json", pointer)
-        assert catalog.current(run) == record
+        for pointer in (b"", b"null", b'{"step": 99, "generation": 1}'):
+            run.write("checkpoints/latest.json", pointer)
+            assert loading.newest_sound(context(run, fence=lease.fence), events=None) == record
+        run.delete_tree(record.folder)
+        with pytest.raises(DamagedData, match="names that of step 99, and nothing is there"):
+            loading.newest_sound(context(run, fence=lease.fence), events=None)
 
 
 def test_a_later_generation_goes_before_a_higher_step(run: Storage) -> None:
@@ -167,26 +149,58 @@ def test_no_clock_decides_which_checkpoint_is_the_latest(
             for path in (run.local_path(record.folder), *run.local_path(record.folder).iterdir()):
                 os.utime(path, (time.time(), time.time()))
             assert catalog.current(run) == record
-        assert saving.newest_sound(context(run, fence=lease.fence), events=None) == record
+        assert loading.newest_sound(context(run, fence=lease.fence), events=None) == record
     assert [record.step for record in catalog.committed(run)] == [5, 4, 3, 2, 1]
-    assert catalog.prune(run, keep=2) == [3, 2, 1]
+    assert [each["step"] for each in retention.prune_now(run, Keep(last=2), dry_run=True)] == [1, 2, 3]
+
+
+def take_over(run: Storage) -> None:
+    owner = json.loads(run.read(OWNER_FILE))
+    run.write(OWNER_FILE, json.dumps({**owner, "fence": owner["fence"] + 1}).encode())
 
 
 def test_an_old_owner_commits_nothing(run: Storage) -> None:
     with hold(run) as old:
-        record = json.loads(run.read(OWNER_FILE))
-        run.write(OWNER_FILE, json.dumps({**record, "fence": old.fence + 1}).encode())
-        with pytest.raises(PeerLost):
+        take_over(run)
+        with pytest.raises(Superseded):
             save(run, step=5, value=1.0, fence=old.fence)
     assert catalog.committed(run) == []
 
 
-def test_a_step_is_committed_once(run: Storage) -> None:
+def test_a_commit_at_the_very_moment_of_the_take_over_is_taken_back(run: Storage) -> None:
+    """As of a process that is stopped between the check of its lease and its commit."""
+    with hold(run) as old:
+        seen = save(run, step=5, value=1.0, fence=old.fence)
+        late = record.CheckpointRecord(**{**vars(seen), "step": 10})
+        checks = iter([lambda: None, context(run, fence=old.fence).lease.check])
+
+        def check() -> None:
+            next(checks)()
+            take_over(run)
+
+        with pytest.raises(Superseded):
+            catalog.commit(run, late, check=check)
+    assert steps(run) == [5]
+    assert json.loads(run.read("checkpoints/latest.json"))["step"] == 5
+
+
+def test_a_step_is_committed_once_in_a_generation_and_a_later_one_replaces_it(run: Storage) -> None:
     with hold(run) as lease:
-        first = save(run, step=5, value=1.0, fence=lease.fence, generation=1)
-        with pytest.raises(PeerLost, match="committed by another process"):
-            save(run, step=5, value=9.0, fence=lease.fence, generation=2)
-    assert torch.equal(loaded(run, first)["model.a"], tensors(1.0)["model.a"])
+        save(run, step=5, value=1.0, fence=lease.fence, generation=2)
+        for generation in (1, 2):
+            with pytest.raises(PeerLost, match="committed by another process"):
+                save(run, step=5, value=9.0, fence=lease.fence, generation=generation)
+        # A process of an earlier generation that woke up late must not keep this one from its own.
+        again = save(run, step=5, value=3.0, fence=lease.fence, generation=3)
+    assert catalog.committed(run) == [again]
+    assert torch.equal(loaded(run, again)["model.a"], tensors(3.0)["model.a"])
+
+
+def test_the_pointer_never_goes_back_to_an_earlier_generation(run: Storage) -> None:
+    with hold(run) as lease:
+        save(run, step=5, value=1.0, fence=lease.fence, generation=2)
+        save(run, step=9, value=1.0, fence=lease.fence, generation=1)
+    assert json.loads(run.read("checkpoints/latest.json")) == {"step": 5, "generation": 2}
 
 
 def test_a_damaged_step_can_be_made_again(run: Storage) -> None:
@@ -197,15 +211,6 @@ def test_a_damaged_step_can_be_made_again(run: Storage) -> None:
     assert torch.equal(loaded(run, again)["model.a"], tensors(3.0)["model.a"])
 
 
-def test_pruning_keeps_the_newest(run: Storage) -> None:
-    with hold(run) as lease:
-        for step in (1, 2, 3):
-            save(run, step=step, value=float(step), fence=lease.fence)
-    assert catalog.prune(run, keep=2) == [1]
-    assert [record.step for record in catalog.committed(run)] == [3, 2]
-    assert run.names("checkpoints") == ["latest.json", "step-000000000002", "step-000000000003"]
-
-
 def test_a_checkpoint_of_a_future_version_stops(run: Storage) -> None:
     run.write("checkpoints/step-000000000001/commit.json", json.dumps({"version": 99}).encode())
     with pytest.raises(DamagedData, match="version 99"):
@@ -214,32 +219,34 @@ def test_a_checkpoint_of_a_future_version_stops(run: Storage) -> None:
         decode(json.dumps({"version": 99, "tensors": {}}).encode(), where="index")
 
 
-class Malice:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (pytest.fail, ("a pickle was loaded",))
+def test_a_record_of_version_1_is_read(run: Storage) -> None:
+    with hold(run) as lease:
+        saved = save(run, step=5, value=1.0, fence=lease.fence)
+    content = {name: value for name, value in vars(saved).items() if name not in ("identity_keys", "time")} | {
+        "version": 1
+    }
+    data = json.dumps({**content, "check": record._check(content)}).encode()
+    run.write(f"{saved.folder}/commit.json", data)
+    (found,) = catalog.committed(run)
+    assert (found.version, found.identity_keys, found.files) == (1, {}, saved.files)
 
 
-def test_nothing_is_unpickled(run: Storage) -> None:
-    pickled = pickle.dumps(Malice())
-    with pytest.raises(DamagedData, match="not a checkpoint index"):
-        decode(pickled, where="index")
-    with pytest.raises(TypeError, match="only tensors"):
-        planner = TensorSavePlanner()
-        planner.set_up_planner({"a": Malice()}, is_coordinator=True)
-        planner.create_local_plan()
+def test_another_model_is_refused_with_both_shapes(run: Storage) -> None:
     with hold(run) as lease:
         record = save(run, step=5, value=1.0, fence=lease.fence)
-        for name in (".metadata", "g000001-00001.safetensors", "__0_0.distcp"):
-            run.write(f"{record.folder}/{name}", pickled)
-        assert torch.equal(loaded(run, record)["model.a"], tensors(1.0)["model.a"])
-    item: Any = type("Item", (), {"dest_index": type("Index", (), {"fqn": "x"})})
-    with pytest.raises(DamagedData, match="not a tensor"):
-        TensorLoadPlanner().load_bytes(item, io.BytesIO(pickled))
+    target = {**tensors(0.0), "model.a": torch.zeros(3, 5), "model.c": torch.zeros(2)}
+    with pytest.raises(UserError, match="another model") as error:
+        loading.load(target, run=run, record=record)
+    assert "model.a should be 3x5 and is 3x4" in str(error.value)
+    assert "model.c should be 2 and is not there" in str(error.value)
+    assert error.value.where == run.url_of(record.folder)
 
 
-def test_a_failing_write_leaves_no_checkpoint(run: Storage, tmp_path: Path) -> None:
+def test_a_file_that_ends_early_is_damage_even_where_no_hash_was_checked(run: Storage) -> None:
     with hold(run) as lease:
-        (tmp_path / "run" / "checkpoints").write_bytes(b"a file in the way")
-        with pytest.raises(Exception, match="cannot be"):
-            save(run, step=5, value=1.0, fence=lease.fence)
-    assert isinstance(Writer(run, prefix="g", rank=0).files, list)
+        record = save(run, step=5, value=1.0, fence=lease.fence)
+    path = run.local_path(f"{record.folder}/g000001-00000.safetensors")
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(DamagedData, match="ends before") as error:
+        loading.load(tensors(0.0), run=run, record=record)
+    assert str(path) in str(error.value)
