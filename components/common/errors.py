@@ -11,7 +11,8 @@ do (`hint`). Anything that is neither a `ShardlineError` nor `Stopped` is a bug 
     ├── DamagedData          5   a shard, an index, a manifest or a checkpoint is not what was written
     ├── PeerLost           175   another process of the run, or the storage, is gone: worth a retry
     │   ├── StorageLost    175
-    │   └── Superseded     175   another process has taken the run over: this one may write no more
+    │   ├── Superseded     175   another process has taken the run over: this one may write no more
+    │   └── RolledBack     175   training has to begin again from an earlier checkpoint, as it decided
     └── DeviceFault        176   a device or its node is suspect
     Stopped                130   the user stopped it (143: SIGTERM)
 """
@@ -100,6 +101,10 @@ class Stopped(BaseException):
         self.exit_code = 128 + signum
 
 
+class StopRequested(Stopped):
+    """`shardline stop`: the workers have saved and end, and are not started again."""
+
+
 class PeerLost(ShardlineError):
     exit_code = EXIT_PEER_LOST
 
@@ -109,6 +114,10 @@ class StorageLost(PeerLost):
 
 
 class Superseded(PeerLost):
+    pass
+
+
+class RolledBack(PeerLost):
     pass
 
 
@@ -144,7 +153,7 @@ class RecordedError(ShardlineError):
 
 def from_record(record: dict[str, Any]) -> ShardlineError:
     """The error that `to_record` put down, of the same class where that is one of those above."""
-    kinds = (UserError, EnvironmentLacking, DamagedData, PeerLost, StorageLost, Superseded, DeviceFault)
+    kinds = (UserError, EnvironmentLacking, DamagedData, PeerLost, StorageLost, Superseded, RolledBack, DeviceFault)
     found = next((kind for kind in kinds if kind.__name__ == record.get("type")), None)
     return found(str(record["message"])) if found else RecordedError(record)
 

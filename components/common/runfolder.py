@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shardline.components.common import config as configs
@@ -41,14 +41,18 @@ def find_run(run: str, *, root: str | None) -> Storage:
     return storage
 
 
-def read_config(run: Storage) -> RunConfig:
-    """The config that the run began with, as last extended."""
+def read_config(run: Storage, *, overrides: Iterable[str] = ()) -> RunConfig:
+    """The config that the run began with, as last extended.
+
+    Args:
+        overrides: as `--set` has them; what is read is changed, not the file.
+    """
     where = run.url_of(CONFIG_FILE)
     try:
         text = run.read(CONFIG_FILE).decode()
     except UnicodeDecodeError as error:
         raise DamagedData("is not what was written", where=where, hint="bring the run's config back") from error
-    return configs.parse(text, source=where, ignore_environment=True).config
+    return configs.parse(text, source=where, overrides=overrides, ignore_environment=True).config
 
 
 def adopt_config(run: Storage, config: RunConfig, *, sources: dict[str, str] | None = None) -> bool:

@@ -17,7 +17,7 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, W
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 
-from shardline.components.common.errors import Stopped
+from shardline.components.common.errors import RolledBack, Stopped, StopRequested
 from shardline.components.common.events import EventLog
 from shardline.components.common.owner import Lease
 from shardline.components.common.processes import child_environment
@@ -66,6 +66,7 @@ class TorchElasticAgent:
             raise Stopped("terminated", signum=int(error.sigval)) from None
         if result.is_failed():
             cause = cause_of(run, generation=agent.generation)
+            _stop_if_asked(cause)
             raise as_error(cause, ends=_ends(result), restarts=self._max_restarts)
 
 
@@ -108,7 +109,12 @@ class _Agent(LocalElasticAgent):
         cause = cause_of(self._run, generation=self.generation)
         if is_final(cause):
             raise as_error(cause, ends=(), restarts=0)
-        self._tell_of_loss(cause)
+        _stop_if_asked(cause)
+        if cause is not None and cause["type"] == RolledBack.__name__:
+            # Nothing was lost: it is no failure that counts against the restarts.
+            self._remaining_restarts += 1
+        else:
+            self._tell_of_loss(cause)
         super()._restart_workers(worker_group)
 
     def _tell_of_loss(self, cause: dict[str, Any] | None) -> None:
@@ -118,6 +124,11 @@ class _Agent(LocalElasticAgent):
         place = f"from the checkpoint of step {record.step:,}" if record else "from the beginning, without a checkpoint"
         reason = f"{reason_of(cause, ends=self._ends)}; {self._job.name} starts again {place}"
         self._events.emit("worker.lost", data, reason=reason)
+
+
+def _stop_if_asked(cause: dict[str, Any] | None) -> None:
+    if cause is not None and cause["type"] == StopRequested.__name__:
+        raise StopRequested(str(cause["message"]))
 
 
 def _ends(result: RunResult) -> list[End]:

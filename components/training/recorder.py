@@ -98,6 +98,7 @@ class Recorder:
                 {
                     "step": step,
                     "loss": result.loss,
+                    "updated": result.updated,
                     "lr": result.learning_rate,
                     "grad_norm": result.gradient_norm,
                     "tokens": result.tokens,

@@ -70,13 +70,14 @@ class Saves:
     ) -> None:
         self._saver.close()
 
-    def after_step(self, step: int, *, loss: float, counters: dict[str, int]) -> float:
+    def after_step(self, step: int, *, loss: float, counters: dict[str, int], recent: list[float]) -> float:
         """Save if it is due; returns the seconds for which training stood still.
 
         Args:
             step: optimizer steps that are done.
             loss: of the last one.
             counters: `position`, `updates` and `tokens` after them.
+            recent: the losses that the guard compares with.
 
         Raises:
             ShardlineError: a save ended with something else than a failure of storage.
@@ -86,10 +87,14 @@ class Saves:
         if step % self._every or step >= self._config.training.steps:
             return 0.0
         began = time.perf_counter()
-        self._save(step, counters)
+        self._save(step, counters, recent)
         return time.perf_counter() - began
 
-    def finish(self, step: int, *, counters: dict[str, int]) -> None:
+    def wait(self) -> None:
+        """See the save under way through; whether it ended well is the next one's to tell."""
+        self._settle(wait=True)
+
+    def finish(self, step: int, *, counters: dict[str, int], recent: list[float]) -> None:
         """See the save under way through, and save the last step; returns when its checkpoint is there.
 
         Raises:
@@ -97,12 +102,12 @@ class Saves:
         """
         self._settle(wait=True)
         if self._saved != step:
-            self._save(step, counters)
+            self._save(step, counters, recent)
             self._settle(wait=True)
         if self._failure is not None:
             raise self._failure
 
-    def _save(self, step: int, counters: dict[str, int]) -> None:
+    def _save(self, step: int, counters: dict[str, int], recent: list[float]) -> None:
         began = time.perf_counter()
         waited = self._saver.busy
         self._settle(wait=True)
@@ -110,7 +115,9 @@ class Saves:
             seconds = round(time.perf_counter() - began, 3)
             reason = "the save before was still being written: storage is slow for training.checkpoint.every"
             self._recorder.events.emit("checkpoint.waited", {"step": step, "seconds": seconds}, reason=reason)
-        state = {**counters, "policy": self._policy, **({"loss": fmean(self._losses)} if self._losses else {})}
+        state = {**counters, "policy": self._policy, "recent_losses": recent}
+        if self._losses:
+            state["loss"] = fmean(self._losses)
         contents = Contents(
             step=step,
             state=state,

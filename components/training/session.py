@@ -7,7 +7,6 @@ group behind.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.errors import EnvironmentLacking, UserError
+from shardline.components.common.errors import EnvironmentLacking
 from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.batch import Batch, absent
@@ -25,6 +24,7 @@ from shardline.components.sharding.loader import held_out_batches
 from shardline.components.training.checkpoint import loading
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
 from shardline.components.training.executor import Executor, Inputs, executor_for
+from shardline.components.training.guard import Verdict, Watch
 from shardline.components.training.optimizer import (
     MOMENTS,
     build_optimizer,
@@ -38,12 +38,21 @@ from shardline.components.training.parallel import Parts, lay_out
 
 @dataclass(frozen=True)
 class StepResult:
-    """One optimizer step: mean loss in nats a target token, the gradient norm before clipping, target tokens."""
+    """One optimizer step.
+
+    Attributes:
+        loss: the mean, in nats a target token; gradient_norm: before clipping; tokens: target tokens.
+        verdict: whether it was sound; updated: whether the weights were changed.
+        request: the sum over the ranks of what they gave to `step`.
+    """
 
     loss: float
     gradient_norm: float
     learning_rate: float
     tokens: int
+    verdict: Verdict
+    updated: bool
+    request: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,32 +85,51 @@ class Session:
 
     # training
 
-    def step(self, batches: Sequence[Batch], *, step: int) -> StepResult:
-        """Do optimizer step `step` (from 0) on this rank's microbatches.
+    def step(
+        self,
+        batches: Sequence[Batch],
+        *,
+        step: int,
+        watch: Watch,
+        request: int = 0,
+        look: Callable[[], None] | None = None,
+    ) -> StepResult:
+        """Do optimizer step `step` (from 0) on this rank's microbatches. Collective; the same answer on every rank.
 
-        Raises:
-            UserError: the loss or a gradient is not finite; nothing was updated.
+        Args:
+            watch: says whether the weights are updated.
+            request: a number that all ranks get to know the sum of, at no cost.
+            look: called when the gradients are there, before they are clipped and used.
         """
         training, optimizer = self._config.training, self._with_optimizer()
         inputs = Inputs.of(batches, device=self.parts.device)
         tokens = max(1, self._count_tokens(batches))
         executor = self._executor(rounds=len(batches), sequence=batches[0].tokens.shape[1])
         loss = executor.train(inputs, tokens=tokens)
+        if look:
+            look()
         norm = clip_gradients(self._parameters, limit=training.optimizer.clip, pp_group=self.parts.pp_group)
         # With the count of tokens the one wait for the device in a step: what is not finite must not reach the weights.
-        dist.all_reduce(loss)
-        total, gradient_norm = float(loss), float(norm)
-        if not (math.isfinite(total) and math.isfinite(gradient_norm)):
-            raise UserError(
-                f"optimizer step {step} has a loss of {total} and a gradient norm of {gradient_norm}",
-                where="training",
-                hint="lower training.optimizer.lr or lengthen training.schedule.warmup, under another run name",
-            )
+        shared = torch.stack([loss, torch.full_like(loss, float(request))])
+        dist.all_reduce(shared)
+        total, requested = shared.tolist()
+        gradient_norm = float(norm)
+        verdict = watch.judge(total, gradient_norm)
+        updated = watch.accepts(verdict)
         rate = learning_rate(step, training=training)
-        set_learning_rate(optimizer, rate)
-        optimizer.step()
+        if updated:
+            set_learning_rate(optimizer, rate)
+            optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return StepResult(loss=total, gradient_norm=gradient_norm, learning_rate=rate, tokens=tokens)
+        return StepResult(
+            loss=total,
+            gradient_norm=gradient_norm,
+            learning_rate=rate,
+            tokens=tokens,
+            verdict=verdict,
+            updated=updated,
+            request=int(requested),
+        )
 
     def _count_tokens(self, batches: Sequence[Batch]) -> int:
         count = torch.tensor([sum(int(batch.loss_mask.sum()) for batch in batches)], device=self.parts.device)

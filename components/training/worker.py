@@ -13,17 +13,22 @@ from typing import Any
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.identity import check_identity
-from shardline.components.common.errors import UserError
+from shardline.components.common.errors import StopRequested, UserError
 from shardline.components.common.runfolder import read_config
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.dataset import Dataset
+from shardline.components.sharding.decisions import policy_of_run
 from shardline.components.sharding.loader import Loader
-from shardline.components.sharding.order import DataPolicy, SampleOrder, policy_of
+from shardline.components.sharding.order import DataPolicy, SampleOrder
 from shardline.components.training.checkpoint import loading
 from shardline.components.training.checkpoint.record import COUNTERS, CheckpointRecord
+from shardline.components.training.guard import Verdict, Watch
+from shardline.components.training.guarding import Guarding, settings_now
+from shardline.components.training.profiling import Profiling
 from shardline.components.training.recorder import Recorder
+from shardline.components.training.requests import Requests
 from shardline.components.training.saves import Saves
 from shardline.components.training.session import Session, open_session
 
@@ -51,9 +56,12 @@ def train(context: WorkerContext, *, dataset: str, layout: dict[str, Any], devic
 
 def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session: Session, recorder: Recorder) -> None:
     training = config.training
-    split, policy = data.split("train"), policy_of(config)
+    split, policy = data.split("train"), policy_of_run(context.run, config)
     order = split.order(policy)
-    done, counters = _resume(context, config=config, session=session, order=order, recorder=recorder)
+    done, counters, recent = _resume(context, config=config, session=session, order=order, recorder=recorder)
+    watch = Watch(settings_now(context.run, config), recent=recent)
+    profiling = Profiling(context, training.profile, recorder=recorder)
+    guarding = Guarding(context, config=config, data=data, policy=policy, recorder=recorder)
     loader = Loader(
         split,
         order=order,
@@ -64,16 +72,19 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
     )
     with (
         contextlib.closing(loader),
+        Requests(context) as requests,
         Saves(context, config=config, session=session, recorder=recorder, policy=policy.to_json(), saved=done) as saves,
     ):
         began, save_seconds = time.perf_counter(), 0.0
         for step, batches in zip(range(done, training.steps), loader, strict=False):
             loaded = time.perf_counter()
-            result = session.step(batches, step=step)
+            profiling.before(step)
+            result = session.step(batches, step=step, watch=watch, request=requests.waiting())
+            profiling.after(step)
             done = step + 1
             counters = {
                 "position": loader.position,
-                "updates": counters["updates"] + 1,
+                "updates": counters["updates"] + result.updated,
                 "tokens": counters["tokens"] + result.tokens,
             }
             ended = time.perf_counter()
@@ -88,14 +99,27 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
                 save_seconds=save_seconds,
             )
             began = ended
-            save_seconds = saves.after_step(done, loss=result.loss, counters=counters)
-        saves.finish(done, counters=counters)
+            guarding.after_step(step, result)
+            if result.verdict is Verdict.SPIKE and not result.updated:
+                saves.wait()
+                guarding.roll_back(step, result)
+            asked = requests.agreed(result.request, step=step)
+            if "stop" in asked and done < training.steps:
+                saves.finish(done, counters=counters, recent=watch.recent)
+                raise StopRequested(f"stopped as asked, after optimizer step {done:,} of {training.steps:,}")
+            if "profile" in asked:
+                profiling.ask(done, steps=asked["profile"]["steps"], ranks=asked["profile"]["ranks"])
+            save_seconds = saves.after_step(done, loss=result.loss, counters=counters, recent=watch.recent)
+        saves.finish(done, counters=counters, recent=watch.recent)
 
 
 def _resume(
     context: WorkerContext, *, config: RunConfig, session: Session, order: SampleOrder, recorder: Recorder
-) -> tuple[int, dict[str, int]]:
-    """The optimizer steps that are done, and the counters after them, once the session has the state of then."""
+) -> tuple[int, dict[str, int], list[float]]:
+    """The optimizer steps that are done, the counters after them and the losses that the guard compares with.
+
+    The session then has the state of then.
+    """
 
     def load(record: CheckpointRecord) -> None:
         check_identity(config, record.identity_keys, hash=record.identity, where=context.run.url_of(record.folder))
@@ -104,10 +128,11 @@ def _resume(
 
     record = loading.load_newest(context, load=load, events=recorder.events)
     if record is None:
-        return 0, dict.fromkeys(COUNTERS, 0)
+        return 0, dict.fromkeys(COUNTERS, 0), []
     if recorder.events:
         recorder.events.emit("checkpoint.loaded", loading.describe(record), reason="the newest that is whole")
-    return record.step, {name: record.state[name] for name in COUNTERS}
+    counters = {name: record.state[name] for name in COUNTERS}
+    return record.step, counters, list(record.state.get("recent_losses", ()))
 
 
 def _check_policy(record: CheckpointRecord, *, order: SampleOrder, recorder: Recorder) -> None:
@@ -122,5 +147,5 @@ def _check_policy(record: CheckpointRecord, *, order: SampleOrder, recorder: Rec
         )
     if before != now and recorder.events:
         data = {"step": record.step, "policy": json.loads(now.to_json())}
-        reason = "the config changed training.stages or training.skip for the steps to come"
+        reason = "training.stages, training.skip or a roll-back changed it for the steps to come"
         recorder.events.emit("policy.changed", data, reason=reason)

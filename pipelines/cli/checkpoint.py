@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardline.pipelines.cli.options import AsJson, Root
+from shardline.pipelines.cli.options import AsJson, Root, Run, found_run
 from shardline.pipelines.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -20,10 +19,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Run = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="The run's folder, or its name below the storage root.", show_default=False),
-]
 Step = Annotated[
     int | None, typer.Option("--step", min=0, help="That of this optimizer step, instead of the one to go on from.")
 ]
@@ -38,7 +33,7 @@ def list_checkpoints(run: Run, root: Root = None, as_json: AsJson = False) -> No
     from shardline.components.training.checkpoint.inspect import listing
     from shardline.pipelines.checkpointtable import list_rows
 
-    found = listing(_find(run, root))
+    found = listing(found_run(run, root))
     print_json(found) if as_json else print_table(list_rows(found))
 
 
@@ -51,7 +46,7 @@ def info(run: Run, step: Step = None, root: Root = None, as_json: AsJson = False
     from shardline.components.training.checkpoint.inspect import facts, find
     from shardline.pipelines.checkpointtable import info_rows
 
-    folder = _find(run, root)
+    folder = found_run(run, root)
     found = facts(folder, find(folder, step))
     print_json(found) if as_json else print_table(info_rows(found))
 
@@ -70,7 +65,7 @@ def verify(
     from shardline.components.common.errors import DamagedData
     from shardline.components.training.checkpoint import inspect
 
-    records, problems = inspect.verify(_find(run, root), step)
+    records, problems = inspect.verify(found_run(run, root), step)
     steps = [record.step for record in records]
     if as_json:
         print_json({"steps": steps, "whole": not problems, "problems": problems})
@@ -99,7 +94,7 @@ def convert(
 
     Every hash is checked first. In one file the tensors have this project's names, and the types they were saved in.
     """
-    folder = _find(run, root)
+    folder = found_run(run, root)
 
     from shardline.components.evaluation.convert import convert as convert_checkpoint
     from shardline.components.training.checkpoint.inspect import find
@@ -127,7 +122,7 @@ def prune(
     training.checkpoint.keep of the run. The newest that is sound always stays, and so do those that are pinned. It
     refuses while a process writes the run.
     """
-    folder = _find(run, root)
+    folder = found_run(run, root)
 
     from shardline.components.training.checkpoint.retention import prune_now
     from shardline.pipelines.progress import size
@@ -156,18 +151,11 @@ def pin(
     from shardline.components.training.checkpoint import catalog
     from shardline.components.training.checkpoint.inspect import find
 
-    folder = _find(run, root)
+    folder = found_run(run, root)
     record = find(folder, step)
     catalog.pin(folder, record, pinned=not remove)
     shown = {"step": step, "folder": folder.url_of(record.folder), "pinned": not remove}
     print_json(shown) if as_json else print_table([(f"step {step:,}", "no longer pinned" if remove else "pinned")])
-
-
-def _find(run: str, root: str | None) -> Storage:
-    from shardline.components.common.config.load import ROOT_VARIABLE
-    from shardline.components.common.runfolder import find_run
-
-    return find_run(run, root=root or os.environ.get(ROOT_VARIABLE))
 
 
 def _rules(run: Storage, *, last: int | None, every: int | None, best: int | None) -> Keep:

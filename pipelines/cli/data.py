@@ -85,14 +85,15 @@ def find(
     from the order.
     """
     from shardline.components.common.errors import UserError
+    from shardline.components.common.runfolder import run_storage
+    from shardline.components.sharding.decisions import policy_of_run
     from shardline.components.sharding.inspect import Viewer
-    from shardline.components.sharding.order import policy_of
     from shardline.pipelines.datatable import block_lines, recorded_blocks
 
     if (step is None) == (sample is None):
         raise UserError("needs one of --step and --sample", where="shardline data find")
     loaded, dataset = _open_run(config, root=root, overrides=overrides)
-    viewer, policy = Viewer(dataset), policy_of(loaded)
+    viewer, policy = Viewer(dataset), policy_of_run(run_storage(loaded), loaded)
     if step is not None:
         used = recorded_blocks(loaded, step)
         shown = viewer.step(policy, step)

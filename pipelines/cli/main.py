@@ -12,7 +12,20 @@ import typer
 
 from shardline.components.common.errors import EXIT_INTERRUPT, ShardlineError, Stopped
 from shardline.components.common.processes import raise_on_signals
-from shardline.pipelines.cli import checkpoint, config, data, evaluate, plan, report, run, shard, status, train
+from shardline.pipelines.cli import (
+    checkpoint,
+    config,
+    control,
+    data,
+    evaluate,
+    plan,
+    replay,
+    report,
+    run,
+    shard,
+    status,
+    train,
+)
 from shardline.pipelines.cli import compile as compile_command
 from shardline.pipelines.cli.output import show_error
 
@@ -33,6 +46,9 @@ app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
 app.command()(status.status)
+app.command()(control.stop)
+app.command()(control.profile)
+app.command()(replay.replay)
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(data.app, name="data")
 app.add_typer(config.app, name="config")

@@ -8,17 +8,36 @@ import typer
 
 if TYPE_CHECKING:
     from shardline.components.common.config import Loaded
+    from shardline.components.common.storage import Storage
 
 ConfigPath = Annotated[str, typer.Argument(metavar="CONFIG", help="The run config, a YAML file.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, such as training.steps=200. Repeatable."),
 ]
+Run = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The run's folder, or its name below the storage root.", show_default=False),
+]
 Root = Annotated[
     str | None,
     typer.Option("--root", metavar="URL", help="The storage root, instead of SHARDLINE_ROOT or the config's storage."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def found_run(run: str, root: str | None) -> Storage:
+    """The folder of the run that a command is about.
+
+    Raises:
+        UserError: there is no run.
+    """
+    import os
+
+    from shardline.components.common.config.load import ROOT_VARIABLE
+    from shardline.components.common.runfolder import find_run
+
+    return find_run(run, root=root or os.environ.get(ROOT_VARIABLE))
 
 
 def read_config(path: str, *, overrides: list[str] | None, root: str | None) -> Loaded:

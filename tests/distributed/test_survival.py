@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -202,3 +203,36 @@ def test_an_error_that_would_come_again_is_not_retried(root: Path) -> None:
     names = [event["name"] for event in read_all(run_storage(config).at("events"))]
     assert "worker.lost" not in names
     assert names.count("generation.started") == 1
+
+
+def test_a_run_that_is_asked_to_stop_saves_and_goes_on_where_it_was(root: Path) -> None:
+    def config_of(steps: int) -> RunConfig:
+        overrides = (*OVERRIDES, "training.checkpoint.every=100000", "training.profile.at=2", "training.layout.pp=2")
+        return runs.make_config(root, run="asked", steps=steps, overrides=(*overrides, "resources.processes=2"))
+
+    config = config_of(100_000)
+    shard(config)
+    run = run_storage(config)
+    traces = Path(run.local_path("profiles"))
+    with start_training(root, config) as process:
+        wait_for(lambda: (traces / "step-000000000002" / "rank-00000.json.gz").exists(), process)
+        asked = shardline("profile", run.url, "--steps", "2", "--ranks", "1", cwd=root)
+        assert asked.returncode == 0, asked.stderr
+        wait_for(lambda: any(traces.glob("*/rank-00001.json.gz")), process)
+        stopped = shardline("stop", run.url, cwd=root)
+        assert stopped.returncode == 0, stopped.stderr
+        assert process.wait(PATIENCE) == 130
+        assert "stopped as asked, after optimizer step" in errors(process)
+    assert nobody_left(run)
+    record = catalog.current(run)
+    assert record is not None and not run.exists("control/stop.json")
+    for trace in traces.glob("*/*.gz"):
+        events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+        assert any("backward" in str(event.get("name", "")).lower() for event in events)
+
+    with start_training(root, config_of(record.step + 5)) as process:
+        assert process.wait(PATIENCE) == 0, errors(process)
+    found = runs.samples(run)
+    assert sorted(found) == list(range(record.step + 5)) and all(len(samples) == 16 for samples in found.values())
+    late = shardline("stop", run.url, cwd=root)
+    assert late.returncode == 2 and "nobody is at work on this run" in late.stderr

@@ -121,6 +121,35 @@ class Checkpoint(Section):
     """Which checkpoints stay: a number of the newest, or any of last, every and best; null keeps all."""
 
 
+class Guard(Section):
+    """What is done about a step whose loss cannot be right."""
+
+    not_finite: Literal["skip", "stop"] = free("skip")
+    """When the loss or a gradient is not finite: leave the update out and go on, or stop."""
+    most_skipped: int = free(10, ge=1, le=MOST_STEPS)
+    """Updates that may be left out in a row; training stops at the next."""
+    spike: Literal["off", "report", "roll-back"] = free("report")
+    """When the loss jumps: nothing; an event that names the documents; or the event, and training goes on from the last
+    checkpoint before the spike, past its samples."""
+    factor: float = free(6.0, gt=0, le=1000)
+    """A jump is a loss so many standard deviations above the mean of the last `window` losses."""
+    window: int = free(128, ge=8, le=1 << 16)
+    pass_over: int = free(1, ge=0, le=MOST_STEPS)
+    """Optimizer steps before the spike whose samples are passed over with it."""
+    roll_backs: int = free(3, ge=1, le=1000)
+    """How often a run rolls back; later spikes are reported."""
+
+
+class Profile(Section):
+    """Traces by torch.profiler, for Chrome's or Perfetto's viewer, in `profiles/` of the run folder."""
+
+    at: int | None = free(None, ge=0, le=MOST_STEPS)
+    """The optimizer step (from 0) with which it begins; null: none."""
+    steps: int = free(3, ge=1, le=1000)
+    ranks: list[Annotated[int, Field(ge=0)]] = free([0], min_length=1)
+    """The ranks that write a trace each."""
+
+
 class Training(Section):
     steps: int = extendable(ge=1, le=MOST_STEPS)
     """Optimizer steps in all."""
@@ -149,6 +178,8 @@ class Training(Section):
     )
     """`auto`, or any of dp_replicate, dp_shard, pp, schedule, stages_per_rank."""
     checkpoint: Checkpoint = free(Checkpoint())
+    guard: Guard = free(Guard())
+    profile: Profile = free(Profile())
 
     def every_stage(self) -> list[WholeStage]:
         """All stages with every value filled in, the first beginning at step 0."""
