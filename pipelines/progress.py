@@ -16,6 +16,7 @@ NOTABLE = {
     "training.skipped",
     "evaluation.rough",
     "layout.chosen",
+    "model.imported",
     "worker.lost",
     "checkpoint.loaded",
     "checkpoint.damaged",

@@ -36,6 +36,7 @@ EVENTS: dict[str, str] = {
     "loss.spiked": "the loss of an optimizer step jumped",
     "training.rolled-back": "training goes on from an earlier checkpoint, past samples after which the loss jumped",
     "profile.written": "a trace of some optimizer steps is there",
+    "model.imported": "a run begins with the values of a trained model",
     "training.skipped": "the last optimizer step was done already",
     "training.finished": "the last optimizer step is done",
     "evaluation.finished": "a checkpoint was evaluated",

@@ -11,6 +11,7 @@ from shardline.components.common import config as configs
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.identity import check_resume
 from shardline.components.common.errors import DamagedData, ShardlineError, Superseded, UserError, to_record
+from shardline.components.common.huggingface.pretrained import resolved
 from shardline.components.common.steps import STEPS
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import jsonable
@@ -74,17 +75,31 @@ def as_adopted(run: Storage, config: RunConfig, *, sources: dict[str, str] | Non
     """`config` as the run in `run` would take it over; nothing is written.
 
     Where it leaves the end of the learning rate's decay open, that is the number of steps that the run began with: to
-    extend a run must not bend the curve that it is on.
+    extend a run must not bend the curve that it is on. The sizes of a model that it starts from are filled in.
 
     Raises:
-        ConfigError: the run has a data set, and began under another identity.
+        ConfigError: the run has a data set, and began under another identity; or a key does not fit the model.
+        UserError: the model to start from is not there, or is not supported.
+        DamagedData: it is not what it should be.
     """
     # Until it has a data set there is nothing that another config would not fit: a mistake can still be mended.
-    fixed = run.exists(CONFIG_FILE) and run.exists(DATASET_FILE)
-    before = read_config(run) if fixed else config
-    config = _with_decay_steps(config, default=before.training.schedule.decay_steps or before.training.steps)
-    if fixed:
+    before = read_config(run) if run.exists(CONFIG_FILE) and run.exists(DATASET_FILE) else None
+    config = with_model(config, before=before, sources=sources)
+    first = before or config
+    config = _with_decay_steps(config, default=first.training.schedule.decay_steps or first.training.steps)
+    if before:
         check_resume(before, config, sources=sources)
+    return config
+
+
+def with_model(
+    config: RunConfig, *, before: RunConfig | None = None, sources: dict[str, str] | None = None
+) -> RunConfig:
+    """`config` with what it leaves to the model at `model.url`, see `resolved`; and the rules that wait for it."""
+    if config.model.url is None:
+        return config
+    config = resolved(config, before=before, sources=sources)
+    configs.check_rules(config, sources=sources or {}, source=f"with {config.model.url}")
     return config
 
 

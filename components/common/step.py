@@ -14,15 +14,22 @@ from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import Stopped, UserError, to_record
 from shardline.components.common.events import EventLog
 from shardline.components.common.owner import Lease, hold
-from shardline.components.common.runfolder import CONFIG_FILE, adopt_config, recording_errors, run_storage
+from shardline.components.common.runfolder import (
+    CONFIG_FILE,
+    adopt_config,
+    read_config,
+    recording_errors,
+    run_storage,
+)
 from shardline.components.common.steps import STEPS
 from shardline.components.common.storage import Storage
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a step works with. `summary` goes into its last event."""
+    """What a step works with. `config` is the run's, with every key; `summary` goes into its last event."""
 
+    config: RunConfig
     run: Storage
     lease: Lease
     generation: int
@@ -45,16 +52,16 @@ def stepping(config: RunConfig, name: str, *, sources: dict[str, str] | None = N
         raise UserError("no run is here", where=run.url, hint="run `shardline shard CONFIG` first")
     with hold(run) as lease:
         adopt_config(run, config, sources=sources)
-        with recording_errors(run, name), _numbered(run, lease, name) as context:
+        with recording_errors(run, name), _numbered(read_config(run), run, lease, name) as context:
             yield context
 
 
 @contextlib.contextmanager
-def _numbered(run: Storage, lease: Lease, name: str) -> Iterator[StepContext]:
+def _numbered(config: RunConfig, run: Storage, lease: Lease, name: str) -> Iterator[StepContext]:
     generation = lease.next_generation()
     with EventLog(run, generation=generation, writer=name) as events:
         events.emit("step.started", {"step": name})
-        context = StepContext(run, lease, generation, events)
+        context = StepContext(config, run, lease, generation, events)
         try:
             yield context
         except Stopped as error:

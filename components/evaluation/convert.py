@@ -1,6 +1,7 @@
 """A checkpoint for other tools: as a Hugging Face folder, or as one safetensors file.
 
-Called by the command line. The checkpoint stays as it is; every file's hash is verified first.
+Called by the evaluation step for the run's `model/`, and by the command line for another checkpoint or another place.
+The checkpoint stays as it is; every file's hash is verified first.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import UserError
 from shardline.components.common.runfolder import read_config
 from shardline.components.common.storage import Storage, join
 from shardline.components.evaluation import export
+from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.step import find_dataset
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
 from shardline.components.training.checkpoint.whole import load_model, load_tensors
+from shardline.components.training.model import Transformer
 
 SUFFIX = ".safetensors"
 
@@ -34,10 +38,31 @@ def convert(run: Storage, record: CheckpointRecord, *, target: str) -> dict[str,
         UserError: something is there already, or the run's data set is gone.
         DamagedData: the checkpoint is not what was written.
     """
-    source = {"checkpoint": run.url_of(record.folder), "generation": record.generation}
+    source = source_of(record)
     if target.endswith(SUFFIX):
         return {"format": "safetensors", **_to_file(run, record, target), **source}
     return {"format": "huggingface", **_to_folder(run, record, target, source), **source}
+
+
+def source_of(record: CheckpointRecord) -> dict[str, Any]:
+    """What an export says it was made from."""
+    return {"checkpoint": record.folder, "generation": record.generation}
+
+
+def write_model(
+    folder: Storage, model: Transformer, *, config: RunConfig, data: Dataset, source: dict[str, Any]
+) -> dict[str, Any]:
+    """Export `model`, which a run of `config` trained on `data`, with its tokenizer and settings; as `export.export`."""
+    return export.export(
+        folder,
+        weights=model.state_dict(),
+        shape=model.shape,
+        dtype=export.export_type(config.training.precision),
+        tokenizer=data.tokenizer_json(),
+        end_of_text=config.tokenizer.end_of_text,
+        temperature=config.evaluation.temperature,
+        source=source,
+    )
 
 
 def _to_file(run: Storage, record: CheckpointRecord, target: str) -> dict[str, Any]:
@@ -59,20 +84,8 @@ def _to_folder(run: Storage, record: CheckpointRecord, target: str, source: dict
         raise _occupied(target)
     config = read_config(run)
     data = find_dataset(config)
-    tokenizer = data.tokenizer_json()
-    shape = config.model.shape(data.manifest.vocab)
-    model = load_model(run, record, shape, dtype=torch.float32)
-    marker = export.export(
-        folder,
-        weights=model.state_dict(),
-        shape=shape,
-        dtype=export.export_type(config.training.precision),
-        tokenizer=tokenizer,
-        end_of_text=config.tokenizer.end_of_text,
-        temperature=config.evaluation.temperature,
-        source=source,
-    )
-    files = marker["files"]
+    model = load_model(run, record, config.model.shape(data.manifest.vocab), dtype=torch.float32)
+    files = write_model(folder, model, config=config, data=data, source=source)["files"]
     size = sum(file["size"] for file in files.values())
     return {"url": folder.url, "files": len(files), "bytes": size, "tensors": len(model.state_dict())}
 

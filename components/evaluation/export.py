@@ -19,9 +19,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from shardline.components.common.config.presets import ModelShape
+from shardline.components.common.huggingface import writing
+from shardline.components.common.huggingface.names import exported_name
+from shardline.components.common.huggingface.weights import INDEX, WEIGHTS
 from shardline.components.common.runfolder import read_json, write_json
 from shardline.components.common.storage import Storage
-from shardline.components.evaluation import llama
 
 MARKER = "export.json"
 SHARD_BYTES = 4 << 30
@@ -69,17 +71,17 @@ def export(
     """
     folder.delete(MARKER)
     for name in folder.names():
-        if name.endswith(".safetensors") or name == "model.safetensors.index.json":
+        if name.endswith(".safetensors") or name == INDEX:
             folder.delete(name)
     end_of_text_id = Tokenizer.from_str(tokenizer.decode()).token_to_id(end_of_text)
     files = _write_weights(folder, weights, dtype=dtype, shard_bytes=shard_bytes)
     small = {
-        "config.json": llama.model_config(shape, dtype=str(dtype).removeprefix("torch."), end_of_text=end_of_text_id),
-        "generation_config.json": llama.generation_config(end_of_text=end_of_text_id, temperature=temperature),
-        "tokenizer_config.json": llama.tokenizer_config(
+        "config.json": writing.model_config(shape, dtype=str(dtype).removeprefix("torch."), end_of_text=end_of_text_id),
+        "generation_config.json": writing.generation_config(end_of_text=end_of_text_id, temperature=temperature),
+        "tokenizer_config.json": writing.tokenizer_config(
             end_of_text=end_of_text, end_of_text_id=end_of_text_id, max_positions=shape.max_positions
         ),
-        "special_tokens_map.json": llama.special_tokens(end_of_text),
+        "special_tokens_map.json": writing.special_tokens(end_of_text),
     }
     contents = {name: _encode(value) for name, value in small.items()}
     for name, content in {**contents, "tokenizer.json": tokenizer}.items():
@@ -112,16 +114,16 @@ def _write_weights(
     placed: dict[str, str] = {}
     for number, group in enumerate(groups, start=1):
         alone = len(groups) == 1
-        file = "model.safetensors" if alone else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        file = WEIGHTS if alone else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
         # Converted a file at a time: a whole second copy of a large model would not fit.
-        converted = {llama.exported_name(name): _plain(weights[name], dtype) for name in group}
+        converted = {exported_name(name): _plain(weights[name], dtype) for name in group}
         files[file] = _put_tensors(folder, file, converted)
         placed.update(dict.fromkeys(converted, file))
     if len(groups) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": placed}
         content = _encode(index)
-        folder.write("model.safetensors.index.json", content)
-        files["model.safetensors.index.json"] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        folder.write(INDEX, content)
+        files[INDEX] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     return files
 
 

@@ -16,7 +16,9 @@ from shardline.components.common.runfolder import read_json, write_json
 from shardline.components.common.step import StepContext, stepping
 from shardline.components.common.streams import jsonable, now
 from shardline.components.common.workers import Agent, Job
-from shardline.components.evaluation import compression, export, gate
+from shardline.components.evaluation import compression, gate
+from shardline.components.evaluation.convert import source_of, write_model
+from shardline.components.evaluation.export import is_exported
 from shardline.components.evaluation.generate import generate
 from shardline.components.evaluation.measures import measure
 from shardline.components.planning.choose import choose
@@ -51,6 +53,7 @@ def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = Non
         ShardlineError: the error that ended the workers.
     """
     with stepping(config, "evaluate", sources=sources) as context:
+        config = context.config
         record = catalog.current(context.run)
         if record is None:
             raise UserError("nothing to evaluate", where=context.run.url, hint="run `shardline train CONFIG` first")
@@ -93,7 +96,7 @@ class _Subject:
         self._config, self._context, self._record = config, context, record
         self._data: Dataset = find_dataset(config)
         self._folder = context.run.at(MODEL_FOLDER)
-        self._source = {"checkpoint": record.folder, "generation": record.generation}
+        self._source = source_of(record)
         self._settings = config.evaluation.model_dump(mode="json")
 
     @cached_property
@@ -189,19 +192,9 @@ class _Subject:
 
     def export(self) -> None:
         """Write the Hugging Face folder, unless it is there already."""
-        if export.is_exported(self._folder, source=self._source):
+        if is_exported(self._folder, source=self._source):
             return
-        config = self._config
-        marker = export.export(
-            self._folder,
-            weights=self._model.state_dict(),
-            shape=self._model.shape,
-            dtype=export.export_type(config.training.precision),
-            tokenizer=self._data.tokenizer_json(),
-            end_of_text=config.tokenizer.end_of_text,
-            temperature=config.evaluation.temperature,
-            source=self._source,
-        )
+        marker = write_model(self._folder, self._model, config=self._config, data=self._data, source=self._source)
         size = sum(file["size"] for file in marker["files"].values())
         about = {"url": self._folder.url, "files": len(marker["files"]), "bytes": size, **self._source}
         self._context.events.emit("model.exported", about)

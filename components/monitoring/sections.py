@@ -99,7 +99,8 @@ def layout(records: Records) -> str:
         ("Precision", escape(training.precision)),
         (
             "Model",
-            f"{escape(records.config.model.preset)}: {model.layers} layers, {model.heads} heads ({model.kv_heads} KV)",
+            f"{escape(records.config.model.url or records.config.model.preset)}: {model.layers} layers, "
+            f"{model.heads} heads ({model.kv_heads} KV)",
         ),
         ("Why", escape(str(source.get("reason") or "")) or "–"),
     ]

@@ -69,7 +69,9 @@ def choose(config: RunConfig, *, world: int, vocab: int) -> Choice:
         raise UserError(
             f"{shape.vocab} is less than the tokenizer's {vocab} tokens",
             where="model.vocab",
-            hint=f"leave it out, or set it to {vocab} or more",
+            hint="set tokenizer.url to the model's own"
+            if config.model.url
+            else f"leave it out, or set it to {vocab} or more",
         )
     memory = config.resources.memory
     refused: list[tuple[float, str]] = []

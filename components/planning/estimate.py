@@ -55,7 +55,9 @@ def _rank_parameters(shape: ModelShape, layout: Layout) -> list[int]:
     for pp_rank in range(layout.pp):
         stages = layout.stages_of(pp_rank)
         size = sum(len(layers[stage]) for stage in stages) * shape.block_parameters
-        size += shape.vocab * shape.dim * ((0 in stages) + (layout.stages - 1 in stages))
+        ends = (0 in stages) + (layout.stages - 1 in stages)
+        # Tied embeddings are one parameter where one stage has both ends, and one on each of two stages.
+        size += shape.vocab * shape.dim * (1 if shape.tied and layout.stages == 1 else ends)
         sizes.append(size)
     return sizes
 

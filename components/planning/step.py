@@ -10,7 +10,7 @@ from typing import Any
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.machine import processes_and_why
-from shardline.components.common.runfolder import DATASET_FILE, read_json, run_storage, write_json
+from shardline.components.common.runfolder import DATASET_FILE, read_json, run_storage, with_model, write_json
 from shardline.components.common.step import stepping
 from shardline.components.planning.choose import choose
 
@@ -21,8 +21,10 @@ def plan(config: RunConfig) -> dict[str, Any]:
     """The plan as JSON; nothing is written.
 
     Raises:
-        UserError: no layout fits.
+        UserError: no layout fits, or the model to start from is not there.
     """
+    if config.model.is_open:
+        config = with_model(config)
     vocab = _vocabulary(config)
     world, why = processes_and_why(config)
     training = config.training
@@ -46,7 +48,7 @@ def _vocabulary(config: RunConfig) -> int:
 def run(config: RunConfig, *, sources: dict[str, str] | None = None) -> dict[str, Any]:
     """Write the plan into the run folder; returns it."""
     with stepping(config, "plan", sources=sources) as context:
-        planned = plan(config)
+        planned = plan(context.config)
         write_json(context.run, PLAN_FILE, planned)
         context.summary.update({"layout": planned["layout"], "reason": planned["reason"]})
         return planned

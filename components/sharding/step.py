@@ -20,6 +20,7 @@ from shardline.components.sharding.enough import first_change
 from shardline.components.sharding.making import OnCodec, OnProgress, Progress, merge, shard
 from shardline.components.sharding.manifest import Manifest, codecs_of, folder
 from shardline.components.sharding.recipe import Recipe, recipe_of
+from shardline.components.sharding.tokenizer import Tokenizer
 
 
 def run(config: RunConfig, *, sources: dict[str, str] | None = None, merging: bool = False) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def run(config: RunConfig, *, sources: dict[str, str] | None = None, merging: bo
     """
     with stepping(config, "shard", sources=sources) as context:
         pinned = read_json(context.run, DATASET_FILE)
-        manifest = _manifest(config, pinned, context, merging=merging)
+        manifest = _manifest(context.config, pinned, context, merging=merging)
         facts = _facts(config, manifest)
         if pinned is not None and facts["key"] == pinned["key"] and facts["fingerprint"] != pinned["fingerprint"]:
             raise UserError(
@@ -61,6 +62,20 @@ def find_dataset(config: RunConfig) -> Dataset:
     return Dataset.open(Storage(config.storage), pinned["key"])
 
 
+def _check_vocabulary(config: RunConfig, recipe: Recipe) -> None:
+    """Raises UserError when the given tokenizer has more tokens than the model: found now, not after hours of work."""
+    if recipe.tokenizer is None or config.model.vocab is None:
+        return
+    where = str(config.tokenizer.url)
+    tokenizer = Tokenizer(recipe.tokenizer, end_of_text=config.tokenizer.end_of_text, where=where)
+    if tokenizer.vocab > config.model.vocab:
+        raise UserError(
+            f"has {tokenizer.vocab:,} tokens, and the model {config.model.vocab:,}",
+            where=where,
+            hint="set tokenizer.url to the model's own" if config.model.url else "set model.vocab to that or more",
+        )
+
+
 def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepContext, *, merging: bool) -> Manifest:
     try:
         recipe = recipe_of(config)
@@ -83,6 +98,7 @@ def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepCon
                 hint="bring the old files back, or give the new run another name",
             )
         return _kept(config, pinned, context, reason="the corpus has the same files and sizes with other time stamps")
+    _check_vocabulary(config, recipe)
     with StatusWriter(context.run, phase="shard", generation=context.generation, lease=context.lease) as status:
         if merging:
             manifest = merge(config, recipe=recipe)

@@ -22,7 +22,7 @@ def initialise(model: nn.Module, *, shape: ModelShape, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             scale = _scale(name, shape)
-            local, offsets = _local_slice(parameter)
+            local, offsets = local_slice(parameter)
             if scale is None:
                 local.fill_(1.0)
             else:
@@ -43,7 +43,7 @@ def _scale(name: str, shape: ModelShape) -> float | None:
     return scale * float((2 * shape.layers) ** -0.5) if name.endswith(("output.weight", "down.weight")) else scale
 
 
-def _local_slice(parameter: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+def local_slice(parameter: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     """This rank's part of a parameter, and where it begins in each dimension of the whole."""
     if not isinstance(parameter, DTensor):
         return parameter, (0,) * parameter.dim()

@@ -5,9 +5,13 @@ the whole model in every stage, as layers are kept under their number: a checkpo
 
 Architecture: pre-normalisation with RMSNorm (arXiv:1910.07467), rotary position embedding (arXiv:2104.09864) in the
 half-rotation form of Hugging Face's Llama, grouped-query attention (arXiv:2305.13245), SwiGLU (arXiv:2002.05202).
+Tied embeddings (arXiv:1608.05859) are one parameter; where the first and the last stage are apart each has a copy,
+under the same name, which `tied` keeps equal.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -70,18 +74,19 @@ class Transformer(nn.Module):
     Args:
         shape: sizes of the whole model.
         layers: the layers that this stage holds; all of them unless given. The stage with the first layer also holds
-            the embedding, the one with the last layer the final norm and the output head.
+            the embedding, the one with the last layer the final norm and the output head, or the embedding as that.
     """
 
     def __init__(self, shape: ModelShape, *, layers: range | None = None) -> None:
         super().__init__()
         held = range(shape.layers) if layers is None else layers
+        first, last = 0 in held, shape.layers - 1 in held
         self.shape = shape
-        self.embedding = nn.Embedding(shape.vocab, shape.dim) if 0 in held else None
+        self.is_first = first
+        self.embedding = nn.Embedding(shape.vocab, shape.dim) if first or (last and shape.tied) else None
         self.layers = nn.ModuleDict({str(index): Layer(shape) for index in held})
-        last = shape.layers - 1 in held
         self.norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps) if last else None
-        self.head = nn.Linear(shape.dim, shape.vocab, bias=False) if last else None
+        self.head = nn.Linear(shape.dim, shape.vocab, bias=False) if last and not shape.tied else None
 
     def forward(self, x: Tensor, positions: Tensor, documents: Tensor | None = None) -> Tensor:
         """One stage's part.
@@ -94,22 +99,42 @@ class Transformer(nn.Module):
         Returns:
             [batch, length, vocab] logits from the last stage, else [batch, length, dim].
         """
-        if self.embedding is not None:
+        if self.is_first and self.embedding is not None:
             x = self.embedding(x)
         rotation = rotation_of(positions, self.shape, dtype=x.dtype)
         mask = None if documents is None else document_mask(documents)
         for layer in self.layers.values():
             x = layer(x, rotation, mask)
-        if self.norm is not None and self.head is not None:
-            x = self.head(self.norm(x))
+        if self.norm is not None:
+            x = self.norm(x)
+            if self.head is not None:
+                x = self.head(x)
+            elif self.embedding is not None:
+                x = F.linear(x, self.embedding.weight)
         return x
+
+
+def frequencies(shape: ModelShape, *, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """The angle by which a position turns each pair of a head, in radians: [head_dim / 2], in `dtype`.
+
+    With `rope_scaling`, a frequency that makes fewer turns than `low_freq_factor` within the original context is
+    divided by `factor`, one of more than `high_freq_factor` is left alone, and in between it is a mean of both by where
+    it lies (Llama 3.1, arXiv:2407.21783; the formula is that of Meta's reference code, `apply_scaling`).
+    """
+    plain = shape.rope_theta ** -(torch.arange(0, shape.head_dim, 2, device=device, dtype=dtype) / shape.head_dim)
+    scaling = shape.rope_scaling
+    if scaling is None:
+        return plain
+    turns = scaling.original_max_positions * plain / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - kept) * plain / scaling.factor + kept * plain
 
 
 def rotation_of(positions: Tensor, shape: ModelShape, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines, each [batch, 1, length, head_dim], of the rotary embedding at `positions`."""
     exact = torch.float64 if dtype == torch.float64 else torch.float32
-    half = torch.arange(0, shape.head_dim, 2, device=positions.device, dtype=exact) / shape.head_dim
-    angles = positions.to(exact).unsqueeze(-1) * shape.rope_theta**-half
+    angles = positions.to(exact).unsqueeze(-1) * frequencies(shape, dtype=exact, device=positions.device)
     angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 

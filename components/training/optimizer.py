@@ -6,7 +6,7 @@ Called by `session`. The learning rate is a function of the step alone, so nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 import torch.distributed as dist
@@ -62,13 +62,23 @@ def learning_rate(step: int, *, training: Training) -> float:
     return peak * (schedule.floor + (1 - schedule.floor) * 0.5 * (1 + math.cos(math.pi * share)))
 
 
-def clip_gradients(parameters: list[nn.Parameter], *, limit: float | None, pp_group: dist.ProcessGroup) -> Tensor:
+def clip_gradients(
+    parameters: list[nn.Parameter],
+    *,
+    limit: float | None,
+    pp_group: dist.ProcessGroup,
+    copies: Collection[Tensor] = (),
+) -> Tensor:
     """Scale the gradients of all stages so that their common norm is at most `limit`.
+
+    Args:
+        copies: those of `parameters` that another stage counts: scaled with the others, and no part of the norm.
 
     Returns:
         The norm before, a scalar that is the same on every rank.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    copied = {id(parameter) for parameter in copies}
+    gradients = [p.grad for p in parameters if p.grad is not None and id(p) not in copied]
     norm = torch.nn.utils.get_total_norm(gradients)
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()

@@ -26,7 +26,7 @@ PARAMETER_DTYPES = {"fp32": torch.float32, "bf16": torch.float32, "fp64": torch.
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """This rank's share of a model.
+    """This rank's share of a model of `shape`.
 
     Attributes:
         stages: its stages, by their number, in the order they are run.
@@ -34,6 +34,7 @@ class Parts:
     """
 
     stages: dict[int, Transformer]
+    shape: ModelShape
     layout: Layout
     mesh: DeviceMesh
     pp_group: dist.ProcessGroup
@@ -75,6 +76,7 @@ def lay_out(shape: ModelShape, *, layout: Layout, rank: int, device: torch.devic
         stages[index] = stage
     return Parts(
         stages=stages,
+        shape=shape,
         layout=layout,
         mesh=mesh,
         pp_group=mesh.get_group("pp"),

@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.errors import EnvironmentLacking
+from shardline.components.common.errors import EnvironmentLacking, UserError
+from shardline.components.common.huggingface.pretrained import Pretrained
 from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.batch import Batch, absent
@@ -34,6 +35,8 @@ from shardline.components.training.optimizer import (
     set_updates,
 )
 from shardline.components.training.parallel import Parts, lay_out
+from shardline.components.training.pretrained import fill
+from shardline.components.training.tied import Tied
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Session:
         self._config = config
         self._executors: dict[tuple[int, int], Executor] = {}
         self._parameters = [parameter for _, parameter in parts.named_parameters()]
+        self._tied = Tied(parts)
         self._optimizer: torch.optim.AdamW | None = None
 
     def _executor(self, *, rounds: int, sequence: int) -> Executor:
@@ -106,9 +110,15 @@ class Session:
         tokens = max(1, self._count_tokens(batches))
         executor = self._executor(rounds=len(batches), sequence=batches[0].tokens.shape[1])
         loss = executor.train(inputs, tokens=tokens)
+        self._tied.sum_gradients()
         if look:
             look()
-        norm = clip_gradients(self._parameters, limit=training.optimizer.clip, pp_group=self.parts.pp_group)
+        norm = clip_gradients(
+            self._parameters,
+            limit=training.optimizer.clip,
+            pp_group=self.parts.pp_group,
+            copies=self._tied.copies,
+        )
         # With the count of tokens the one wait for the device in a step: what is not finite must not reach the weights.
         shared = torch.stack([loss, torch.full_like(loss, float(request))])
         dist.all_reduce(shared)
@@ -172,8 +182,31 @@ class Session:
     def load(self, record: CheckpointRecord, *, with_optimizer: bool = False) -> None:
         """Take the values of a verified checkpoint. Collective."""
         loading.load(self.tensors(with_optimizer=with_optimizer), run=self._context.run, record=record)
+        for original, copy in self._tied.pairs:
+            copy.data.copy_(original.data)
+            if with_optimizer:
+                state = self._with_optimizer().state
+                for moment in MOMENTS:
+                    state[copy][moment].copy_(state[original][moment])
         if with_optimizer:
             set_updates(self._with_optimizer(), int(record.state["updates"]))
+
+    def begin_from(self, model: Pretrained) -> None:
+        """Take the values of a trained model, each rank its own part.
+
+        Raises:
+            UserError: it is not the model that the run's config was made for.
+            DamagedData: a file is not what it should be.
+        """
+        config = self._config.model
+        # Reading samples of all files is enough once; the error of one rank ends them all.
+        if model.shape != self.parts.shape or (self._context.rank == 0 and model.fingerprint != config.fingerprint):
+            raise UserError(
+                "is not the model that this run began with",
+                where=config.url,
+                hint="bring that back, or give the new run another name",
+            )
+        fill(self.parts.named_parameters(), weights=model.weights)
 
     def _with_optimizer(self) -> torch.optim.AdamW:
         if self._optimizer is None:
@@ -184,6 +217,8 @@ class Session:
         """What of this rank goes into a checkpoint, by name: the parameters and the optimizer's moments as they are."""
         tensors: dict[str, Tensor] = {}
         for name, parameter in self.parts.named_parameters():
+            if f"model.{name}" in tensors:
+                continue  # one of `pairs`: the original stands for both
             tensors[f"model.{name}"] = parameter
             if with_optimizer:
                 state = self._with_optimizer().state[parameter]

@@ -29,6 +29,7 @@ def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = Non
         ShardlineError: the error that ended the workers.
     """
     with stepping(config, "train", sources=sources) as context:
+        config = context.config
         data = find_dataset(config)
         found, steps = catalog.current(context.run), config.training.steps
         skipped = found is not None and found.step >= steps

@@ -14,6 +14,7 @@ from typing import Any
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.identity import check_identity
 from shardline.components.common.errors import StopRequested, UserError
+from shardline.components.common.huggingface.pretrained import Pretrained
 from shardline.components.common.runfolder import read_config
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
@@ -128,11 +129,25 @@ def _resume(
 
     record = loading.load_newest(context, load=load, events=recorder.events)
     if record is None:
+        _begin(config, session=session, recorder=recorder)
         return 0, dict.fromkeys(COUNTERS, 0), []
     if recorder.events:
         recorder.events.emit("checkpoint.loaded", loading.describe(record), reason="the newest that is whole")
     counters = {name: record.state[name] for name in COUNTERS}
     return record.step, counters, list(record.state.get("recent_losses", ()))
+
+
+def _begin(config: RunConfig, *, session: Session, recorder: Recorder) -> None:
+    """Take the values of the model that the run starts from, where there is one; else they are initial already."""
+    url = config.model.url
+    if url is None:
+        return
+    model = Pretrained(url)
+    session.begin_from(model)
+    if recorder.events:
+        files = {"files": len(model.weights.sizes), "bytes": sum(model.weights.sizes.values())}
+        told = {"url": url, "fingerprint": config.model.fingerprint, **files}
+        recorder.events.emit("model.imported", told, reason=f"the run starts from {url}")
 
 
 def _check_policy(record: CheckpointRecord, *, order: SampleOrder, recorder: Recorder) -> None:

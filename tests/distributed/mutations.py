@@ -10,7 +10,7 @@ import torch.distributed as dist
 from shardline.components.common.workers import WorkerContext
 from shardline.components.sharding import loader, order
 from shardline.components.sharding.batch import Batch
-from shardline.components.training import executor, session, worker
+from shardline.components.training import executor, session, tied, worker
 
 #: Global sample indices, of steps 2 and 3 with 16 samples a step; microbatches 1 and 2 of their steps.
 SWAPPED = (35, 52)
@@ -101,6 +101,19 @@ def _moment_lost(context: WorkerContext) -> None:
     session.Session.load = load  # type: ignore[method-assign]
 
 
+def _tied_apart(context: WorkerContext) -> None:
+    tied.Tied.sum_gradients = lambda self: None  # type: ignore[method-assign]
+
+
+def _tied_counted_twice(context: WorkerContext) -> None:
+    original = session.clip_gradients
+
+    def counted(parameters: Any, *, copies: Any, **options: Any) -> Any:
+        return original(parameters, **options)
+
+    session.clip_gradients = counted  # type: ignore[assignment]
+
+
 _MISTAKES: dict[str, Any] = {
     "gradient scaled by dp": (_gradient_scaled, [(session, "clip_gradients")]),
     "two samples swapped across steps": (_samples_swapped, [(order.StageOrder, "split")]),
@@ -108,4 +121,6 @@ _MISTAKES: dict[str, Any] = {
     "one mask dropped": (_mask_dropped, [(executor.Inputs, "of")]),
     "clip per stage": (_clip_per_stage, [(session, "clip_gradients")]),
     "one moment lost": (_moment_lost, [(session.Session, "load")]),
+    "tied embeddings apart": (_tied_apart, [(tied.Tied, "sum_gradients")]),
+    "tied embeddings counted twice": (_tied_counted_twice, [(session, "clip_gradients")]),
 }

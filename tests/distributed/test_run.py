@@ -94,6 +94,19 @@ def test_the_model_opens_in_transformers(finished: Finished) -> None:
     assert text.startswith("def ")
 
 
+def test_another_run_goes_on_from_the_model(finished: Finished, tmp_path: Path) -> None:
+    model = finished.run.local_path("model")
+    start = f"model: {{url: {model}}}\ntokenizer: {{url: {model}/tokenizer.json}}\n"
+    write(tmp_path, CONFIG.replace("tokenizer: {vocab: 512}\n", start).replace(f"steps: {STEPS}", "steps: 4"))
+    done = shardline("run", "config.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"model.imported: the run starts from {model}" in done.stderr
+    before, after = losses(finished.run), losses(Finished(tmp_path).run)
+    # Nearer to where the other one ended than to where it began.
+    assert after[0] < (before[0] + before[-1]) / 2
+    assert LlamaForCausalLM.from_pretrained(str(tmp_path / "data" / "runs" / "small" / "model"))
+
+
 def test_the_report_stands_alone(finished: Finished) -> None:
     page = finished.run.read("report.html").decode()
     assert "<svg" in page

@@ -12,8 +12,8 @@ from shardline.components.common.config.schema import RunConfig
 Found = Iterator[tuple[str, str]]
 
 
-def broken_data_rules(config: RunConfig, shape: ModelShape) -> Found:
-    """What is wrong, as the path of a key and what would be right."""
+def broken_data_rules(config: RunConfig, shape: ModelShape | None) -> Found:
+    """What is wrong, as the path of a key and what would be right; `shape` is None while it is not known."""
     yield from _sources(config.corpus)
     yield from _sequences(config, shape)
     yield from _rising([stage.at for stage in config.training.stages], "training.stages")
@@ -40,12 +40,12 @@ def _sources(corpus: Corpus) -> Found:
             yield f"{path}.prompt_field", "is for jsonl and parquet; a text file has no fields"
 
 
-def _sequences(config: RunConfig, shape: ModelShape) -> Found:
+def _sequences(config: RunConfig, shape: ModelShape | None) -> Found:
     wanted = [("training.sequence", config.training.sequence)]
     stages = enumerate(config.training.stages)
     wanted += [(f"training.stages.{n}.sequence", stage.sequence) for n, stage in stages if stage.sequence]
     for path, sequence in wanted:
-        if sequence > shape.max_positions:
+        if shape and sequence > shape.max_positions:
             yield path, f"must not exceed model.max_positions ({shape.max_positions})"
         elif config.block % sequence:
             key = "sharding.block" if config.sharding.block else "the longest sequence"

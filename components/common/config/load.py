@@ -85,13 +85,23 @@ def parse(
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(list(dict.fromkeys(_message(e, tree, sources, source) for e in error.errors()))) from None
+    check_rules(config, sources=sources, source=source)
+    return Loaded(config, sources, source)
+
+
+def check_rules(config: RunConfig, *, sources: dict[str, str], source: str) -> None:
+    """Apply the rules that tie several keys together.
+
+    Raises:
+        ConfigError: with a message for each key that breaks one.
+    """
+    values = config.model_dump(mode="json")
     problems = [
-        _line(problem.path, problem.rule, _value_at(config.model_dump(), problem.path), sources, source)
+        _line(problem.path, problem.rule, _value_at(values, problem.path), sources, source)
         for problem in broken_rules(config)
     ]
     if problems:
         raise ConfigError(problems)
-    return Loaded(config, sources, source)
 
 
 def dump(config: RunConfig) -> str:

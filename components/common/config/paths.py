@@ -24,6 +24,8 @@ def local_paths(config: RunConfig) -> dict[str, str]:
         named |= {f"corpus.sources.{name}.urls.{index}": url for index, url in enumerate(source.urls)}
     if config.tokenizer.url is not None:
         named["tokenizer.url"] = config.tokenizer.url
+    if config.model.url is not None:
+        named["model.url"] = config.model.url
     return {key: url for key, url in named.items() if is_local(url)}
 
 
@@ -45,11 +47,14 @@ def absolute(config: RunConfig) -> RunConfig:
     tokenizer = config.tokenizer
     if tokenizer.url is not None:
         tokenizer = tokenizer.model_copy(update={"url": _absolute(tokenizer.url)})
+    model = config.model
+    if model.url is not None:
+        model = model.model_copy(update={"url": _absolute(model.url)})
     cache = config.resources.cache
     if cache.folder != "auto":
         cache = cache.model_copy(update={"folder": _absolute(cache.folder)})
     resources = config.resources.model_copy(update={"cache": cache})
-    changes = {"corpus": corpus, "tokenizer": tokenizer, "resources": resources}
+    changes = {"corpus": corpus, "tokenizer": tokenizer, "model": model, "resources": resources}
     return config.model_copy(update={"storage": _absolute(config.storage), **changes})
 
 

@@ -10,8 +10,32 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """How Llama 3.1 stretches its rotary embedding to longer contexts: see `training.model.frequencies`.
+
+    Attributes:
+        factor: what the lowest frequencies are divided by.
+        low_freq_factor, high_freq_factor: of how many turns within `original_max_positions` the ramp from divided to
+            untouched frequencies begins and ends.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_positions: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """A decoder's sizes. `hidden` is the width of the feed-forward layer, `heads` counts query heads."""
+    """A decoder's sizes, and what else is needed to compute it.
+
+    Attributes:
+        heads: query heads; `kv_heads` of keys and values are shared among them.
+        hidden: the width of the feed-forward layer.
+        head_width: of one head, where that is not dim / heads.
+        rope_scaling: None for the plain rotary embedding.
+        tied: whether the output head is the embedding.
+    """
 
     layers: int
     dim: int
@@ -22,10 +46,13 @@ class ModelShape:
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     max_positions: int = 2048
+    head_width: int | None = None
+    rope_scaling: RopeScaling | None = None
+    tied: bool = False
 
     @property
     def head_dim(self) -> int:
-        return self.dim // self.heads
+        return self.head_width or self.dim // self.heads
 
     @property
     def block_parameters(self) -> int:
@@ -35,8 +62,8 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the whole model, embedding and output head apart from each other."""
-        return self.layers * self.block_parameters + 2 * self.vocab * self.dim + self.dim
+        """Parameters of the whole model; tied embeddings count once."""
+        return self.layers * self.block_parameters + (1 if self.tied else 2) * self.vocab * self.dim + self.dim
 
 
 def _shape(layers: int, dim: int, heads: int, kv_heads: int, hidden: int, positions: int, theta: float) -> ModelShape:

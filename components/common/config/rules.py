@@ -20,13 +20,17 @@ class Problem:
 
 def broken_rules(config: RunConfig) -> Iterator[Problem]:
     training = config.training
-    shape = config.model.shape(config.tokenizer.vocab)
-    yield from _model(config, shape)
+    # Of a model that is yet to be read nothing is known of its sizes: the rules for them are applied once it is.
+    shape = None if config.model.is_open else config.model.shape(config.tokenizer.vocab)
+    yield from _start(config)
+    if shape:
+        yield from _model(config, shape)
     yield from _batch("training.global_batch", training.global_batch, training.microbatch)
     for number, stage in enumerate(training.stages):
         if stage.global_batch:
             yield from _batch(f"training.stages.{number}.global_batch", stage.global_batch, training.microbatch)
-    yield from _layout(training, shape)
+    if shape:
+        yield from _layout(training, shape)
     workers = config.sharding.workers
     if isinstance(workers, int) and workers < 1:
         yield Problem("sharding.workers", "must be at least 1, or auto")
@@ -44,13 +48,27 @@ def broken_rules(config: RunConfig) -> Iterator[Problem]:
         yield Problem(path, rule)
 
 
+def _start(config: RunConfig) -> Iterator[Problem]:
+    url, fingerprint = config.model.url, config.model.fingerprint
+    if url is None and fingerprint is not None:
+        yield Problem("model.fingerprint", "is that of the model at model.url, which is not set")
+    if url is not None and config.tokenizer.url is None:
+        rule = f"is needed beside model.url: a trained model knows its own tokens alone; set {url.rstrip('/')}"
+        yield Problem("tokenizer.url", f"{rule}/tokenizer.json, if it is there")
+
+
 def _model(config: RunConfig, shape: ModelShape) -> Iterator[Problem]:
-    if shape.dim % shape.heads:
-        yield Problem("model.heads", f"must divide model.dim ({shape.dim})")
+    if shape.head_width is None and shape.dim % shape.heads:
+        yield Problem("model.heads", f"must divide model.dim ({shape.dim}), or model.head_dim be set")
+    elif shape.head_width and shape.head_dim % 2:
+        yield Problem("model.head_dim", "must be even: the rotary embedding turns pairs")
     elif shape.head_dim % 2:
         yield Problem("model.heads", f"must leave an even head size; model.dim / model.heads is {shape.head_dim}")
     elif shape.heads % shape.kv_heads:
         yield Problem("model.kv_heads", f"must divide model.heads ({shape.heads})")
+    rope = config.model.rope_scaling
+    if rope.low_freq_factor >= rope.high_freq_factor:
+        yield Problem("model.rope_scaling.high_freq_factor", f"must be above low_freq_factor ({rope.low_freq_factor})")
     trained_here = config.tokenizer.url is None
     if trained_here and shape.vocab < config.tokenizer.vocab:
         yield Problem("model.vocab", f"must be at least tokenizer.vocab ({config.tokenizer.vocab})")

@@ -20,35 +20,81 @@ from shardline.components.common.config.data_schema import (
     WholeStage,
 )
 from shardline.components.common.config.fields import Section, Size, extendable, free, identity
-from shardline.components.common.config.presets import PRESETS, ModelShape
+from shardline.components.common.config.presets import PRESETS, ModelShape, RopeScaling
 
 PresetName = Literal["tiny", "small", "125m", "1b", "llama3-8b", "llama3-70b", "llama3-405b"]
 ScheduleName = Literal["1F1B", "Interleaved1F1B"]
 
 
+class Rope(Section):
+    """Llama 3.1's stretching of the rotary embedding to longer contexts, under the names of its config.json."""
+
+    factor: float = identity(1.0, ge=1)
+    """What the lowest frequencies are divided by; 1 leaves all of them as they are."""
+    low_freq_factor: float = identity(1.0, gt=0)
+    high_freq_factor: float = identity(4.0, gt=0)
+    """Frequencies of fewer turns within `original_max_positions` than the first are divided, of more than the second
+    left alone, and those between them go from one to the other."""
+    original_max_positions: int = identity(8192, ge=8, le=1 << 32)
+    """The longest sequence before the stretching."""
+
+    def scaling(self) -> RopeScaling | None:
+        return None if self.factor == 1 else RopeScaling(**self.model_dump())
+
+
+#: The keys of `model` that are a size or a number of the shape, as ModelShape calls them.
+SIZES = ("layers", "dim", "heads", "kv_heads", "hidden", "rope_theta", "norm_eps", "max_positions")
+
+
 class Model(Section):
+    url: str | None = identity(None, min_length=1)
+    """A folder or URL of a Hugging Face Llama model to start from: config.json and safetensors. Its config.json gives
+    all sizes, so none is set beside it."""
+    fingerprint: str | None = identity(None, pattern=r"^blake2b-[0-9a-f]{32}$")
+    """Of the model at `url`; filled in when the run begins, and checked whenever the model is read."""
     preset: PresetName = identity("tiny")
-    """The shape to start from; each key below replaces one of its sizes."""
+    """The shape to start from, without `url`; each key below replaces one of its sizes."""
     layers: int | None = identity(None, ge=1, le=10_000)
     dim: int | None = identity(None, ge=8, le=1 << 20)
     heads: int | None = identity(None, ge=1, le=1 << 16)
     kv_heads: int | None = identity(None, ge=1, le=1 << 16)
     hidden: int | None = identity(None, ge=8, le=1 << 22)
+    head_dim: int | None = identity(None, ge=2, le=1 << 16)
+    """The size of a head; dim / heads unless set."""
     vocab: int | None = identity(None, ge=257, le=1 << 24)
     """Rows of the embedding; the tokenizer's vocabulary unless set."""
+    tie_embeddings: bool | None = identity(None)
+    """Whether the output head is the embedding; they are apart unless set."""
     rope_theta: float | None = identity(None, gt=0)
+    rope_scaling: Rope = identity(Rope())
     norm_eps: float | None = identity(None, gt=0)
     max_positions: int | None = identity(None, ge=8, le=1 << 32)
     attention: Literal["document", "causal"] = identity("document")
     """Whether a token attends to its own document alone, with positions counted in it, or to the whole block."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the sizes are yet to be read from the model at `url`."""
+        return self.url is not None and any(getattr(self, name) is None for name in (*SIZES, "vocab", "fingerprint"))
+
     def shape(self, vocab: int) -> ModelShape:
-        """The sizes that result, for a tokenizer of `vocab` tokens."""
+        """The sizes that result, for a tokenizer of `vocab` tokens.
+
+        Raises:
+            RuntimeError: the model is open: `common.pretrained` has not read its sizes.
+        """
+        if self.is_open:
+            raise RuntimeError(f"the sizes of the model at {self.url} have not been read")
         preset = PRESETS[self.preset]
-        names = ("layers", "dim", "heads", "kv_heads", "hidden", "rope_theta", "norm_eps", "max_positions")
-        chosen = {name: getattr(self, name) for name in names}
+        chosen = {name: getattr(self, name) for name in SIZES}
         sizes = {name: getattr(preset, name) if value is None else value for name, value in chosen.items()}
-        return ModelShape(vocab=self.vocab or vocab, **sizes)
+        return ModelShape(
+            vocab=self.vocab or vocab,
+            head_width=self.head_dim,
+            rope_scaling=self.rope_scaling.scaling(),
+            tied=bool(self.tie_embeddings),
+            **sizes,
+        )
 
 
 class Optimizer(Section):

@@ -78,6 +78,11 @@ def test_unknown_key_in_the_wrong_section() -> None:
         ("training.sequence=4096", "--set: training.sequence = 4096: must not exceed model.max_positions (2048)"),
         ("training.layout.pp=8", "--set: training.layout.pp = 8: 8 stages need as many layers; the model has 4"),
         ("model.heads=3", "--set: model.heads = 3: must divide model.dim (128)"),
+        ("model.head_dim=7", "--set: model.head_dim = 7: must be even: the rotary embedding turns pairs"),
+        (
+            "model.rope_scaling.high_freq_factor=0.5",
+            "--set: model.rope_scaling.high_freq_factor = 0.5: must be above low_freq_factor (1.0)",
+        ),
         ("model.kv_heads=3", "--set: model.kv_heads = 3: must divide model.heads (4)"),
         ("model.vocab=300", "--set: model.vocab = 300: must be at least tokenizer.vocab (4096)"),
         ("training.precision=fp8", "--set: training.precision = \"fp8\": should be 'fp32', 'bf16' or 'fp64'"),

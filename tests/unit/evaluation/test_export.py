@@ -10,33 +10,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shardline.components.common.config.presets import ModelShape
+from shardline.components.common.huggingface.names import exported_name
 from shardline.components.common.storage import Storage
 from shardline.components.evaluation.export import export, export_type, is_exported, plan_shards
-from shardline.components.evaluation.llama import exported_name
 from shardline.components.training.model import Transformer
+from tests.unit.evaluation.conftest import END, TEXT
 
-END = "<|endoftext|>"
-TEXT = "def add(a, b):\n    return a + b  # größer, 数\n"
 SOURCE = {"checkpoint": "checkpoints/step-000000000010", "generation": 3}
 SHAPE = ModelShape(
     layers=2, dim=32, heads=4, kv_heads=2, hidden=48, vocab=300, rope_theta=500_000.0, norm_eps=1e-6, max_positions=64
 )
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> bytes:
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=290, special_tokens=[END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    made.train_from_iterator([TEXT], trainer)
-    return made.to_str().encode()
 
 
 def written(folder: Path, model: Transformer, tokenizer: bytes, **changes: Any) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.components.common import config as configs
 from shardline.components.common.config import RunConfig
-from shardline.components.common.config.presets import PRESETS
+from shardline.components.common.config.presets import PRESETS, ModelShape
 from shardline.components.common.errors import UserError
 from shardline.components.planning.choose import choose
+from shardline.components.planning.estimate import estimate
 from shardline.components.planning.layout import Layout, split_layers
 
 
@@ -44,8 +47,6 @@ def test_ranks_and_looped_stages() -> None:
 
 
 def test_parameters_of_the_published_shapes() -> None:
-    from dataclasses import replace
-
     sizes = {
         name: replace(PRESETS[name], vocab=128_256).parameters for name in ("llama3-8b", "llama3-70b", "llama3-405b")
     }
@@ -101,3 +102,16 @@ def test_a_device_that_is_too_small_is_named() -> None:
 def test_a_model_without_room_for_every_token_is_refused() -> None:
     with pytest.raises(UserError, match="5000 is less than the tokenizer's 70001 tokens"):
         choose(config("model.vocab=5000"), world=1, vocab=70_001)
+
+
+def test_tied_embeddings_are_one_parameter_in_one_stage_and_one_on_each_of_two() -> None:
+    apart = PRESETS["tiny"]
+    shape, tied = (replace(apart, vocab=300, tied=each) for each in (False, True))
+    one, two = Layout(), Layout(pp=2)
+
+    def largest(shape: ModelShape, layout: Layout) -> int:
+        return estimate(shape, training=config().training, layout=layout).parameters
+
+    rows = 300 * apart.dim
+    assert shape.parameters - tied.parameters == largest(shape, one) - largest(tied, one) == rows
+    assert largest(shape, two) == largest(tied, two)

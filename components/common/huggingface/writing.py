@@ -1,8 +1,4 @@
-"""How a model of ours is called and described in Hugging Face's Llama format. Pure: names and dictionaries only.
-
-The weights themselves are the same: our rotary embedding pairs the halves of a head as Hugging Face's does, so
-nothing is permuted.
-"""
+"""The small files of a Hugging Face Llama folder, as we write them. Pure: dictionaries only. Called by the export."""
 
 from __future__ import annotations
 
@@ -10,44 +6,14 @@ from typing import Any
 
 from shardline.components.common.config.presets import ModelShape
 
-_TOP = {
-    "embedding.weight": "model.embed_tokens.weight",
-    "norm.weight": "model.norm.weight",
-    "head.weight": "lm_head.weight",
-}
-_LAYER = {
-    "attention_norm.weight": "input_layernorm.weight",
-    "attention.query.weight": "self_attn.q_proj.weight",
-    "attention.key.weight": "self_attn.k_proj.weight",
-    "attention.value.weight": "self_attn.v_proj.weight",
-    "attention.output.weight": "self_attn.o_proj.weight",
-    "feed_forward_norm.weight": "post_attention_layernorm.weight",
-    "feed_forward.gate.weight": "mlp.gate_proj.weight",
-    "feed_forward.up.weight": "mlp.up_proj.weight",
-    "feed_forward.down.weight": "mlp.down_proj.weight",
-}
-
-
-def exported_name(name: str) -> str:
-    """What Hugging Face calls our parameter `name`.
-
-    Raises:
-        KeyError: the parameter has no place in a Llama model.
-    """
-    if name in _TOP:
-        return _TOP[name]
-    prefix, layer, rest = (*name.split(".", 2), "", "")[:3]
-    if prefix != "layers" or rest not in _LAYER:
-        raise KeyError(f"parameter {name!r} has no place in a Llama model")
-    return f"model.layers.{layer}.{_LAYER[rest]}"
-
 
 def model_config(shape: ModelShape, *, dtype: str, end_of_text: int) -> dict[str, Any]:
     """config.json.
 
-    Some values are under two names, as the major versions of transformers differ: `rope_theta` and `torch_dtype` are
-    read by 4, `rope_parameters` and `dtype` by 5.
+    Some values are under two names, as the major versions of transformers differ: `rope_theta`, `rope_scaling` and
+    `torch_dtype` are read by 4, `rope_parameters` and `dtype` by 5.
     """
+    scaling = _rope_scaling(shape)
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -61,18 +27,31 @@ def model_config(shape: ModelShape, *, dtype: str, end_of_text: int) -> dict[str
         "hidden_act": "silu",
         "rms_norm_eps": shape.norm_eps,
         "rope_theta": shape.rope_theta,
-        "rope_scaling": None,
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
+        "rope_scaling": scaling,
+        "rope_parameters": {**(scaling or {"rope_type": "default"}), "rope_theta": shape.rope_theta},
         "max_position_embeddings": shape.max_positions,
         "attention_bias": False,
         "attention_dropout": 0.0,
         "mlp_bias": False,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": shape.tied,
         "bos_token_id": end_of_text,
         "eos_token_id": end_of_text,
         "torch_dtype": dtype,
         "dtype": dtype,
         "use_cache": True,
+    }
+
+
+def _rope_scaling(shape: ModelShape) -> dict[str, Any] | None:
+    scaling = shape.rope_scaling
+    if scaling is None:
+        return None
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_max_positions,
     }
 
 
