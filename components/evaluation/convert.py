@@ -52,7 +52,7 @@ def source_of(record: CheckpointRecord) -> dict[str, Any]:
 def write_model(
     folder: Storage, model: Transformer, *, config: RunConfig, data: Dataset, source: dict[str, Any]
 ) -> dict[str, Any]:
-    """Export `model`, which a run of `config` trained on `data`, with its tokenizer and settings; as `export.export`."""
+    """Export `model`, which a run of `config` trained on `data`, with its tokenizer; returns what `export` does."""
     return export.export(
         folder,
         weights=model.state_dict(),
