@@ -12,6 +12,8 @@ Errors: those of the data set, in the thread that iterates.
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -29,6 +31,8 @@ THREADS_LOCAL, THREADS_REMOTE = 2, 8
 #: Steps are put together a few at a time: as many as make about this many tokens, up to so many. The first ones come
 #: alone, as they need the fewest row groups.
 _CHUNK_TOKENS, _CHUNK_STEPS = 1 << 17, 32
+#: So many times that are ready before they are asked for: a thread that waits for another one to wake up waits long.
+_CHUNKS_AHEAD = 3
 
 
 class Loader:
@@ -57,11 +61,13 @@ class Loader:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="loader")
         self._assembly = ThreadPoolExecutor(1, thread_name_prefix="loader-assembly")
         self._chunk: _Chunk | None = None
-        self._next: Future[_Chunk] | None = None
+        self._ahead: deque[Future[_Chunk]] = deque()
         # Of the assembly's thread alone.
+        self._upcoming, self._most = self.step, 1
         self._stage: StageOrder | None = None
         self._offsets = np.empty(0, np.int64)
         self._readers: list[StreamReader] = []
+        self._buffers = _Buffers()
 
     def __enter__(self) -> Loader:
         return self
@@ -75,7 +81,8 @@ class Loader:
         """Stop reading ahead; returns when the threads have ended."""
         for threads in (self._threads, self._assembly):
             threads.shutdown(wait=True, cancel_futures=True)
-        self._readers, self._chunk, self._next = [], None, None
+        self._readers, self._chunk = [], None
+        self._ahead.clear()
 
     @property
     def position(self) -> int:
@@ -94,13 +101,12 @@ class Loader:
         return batches
 
     def _next_chunk(self) -> _Chunk:
-        waiting = self._next or self._assembly.submit(self._read_chunk, self.step, 1)
-        chunk = waiting.result()
-        self._next = self._assembly.submit(self._read_chunk, chunk.end, 2 * chunk.steps)
-        return chunk
+        while len(self._ahead) <= _CHUNKS_AHEAD:
+            self._ahead.append(self._assembly.submit(self._read_chunk))
+        return self._ahead.popleft().result()
 
-    def _read_chunk(self, first: int, most: int) -> _Chunk:
-        """The steps from `first` on, at most so many."""
+    def _read_chunk(self) -> _Chunk:
+        first = self._upcoming
         stage = self._order.stage_at(first)
         if stage is not self._stage:
             self._enter(stage, first)
@@ -108,14 +114,17 @@ class Loader:
         batch, sequence = stage.stage.global_batch, stage.stage.sequence
         rounds = -(-batch // self._microbatch // self._dp_size)
         rows = rounds * self._microbatch
-        count = min(max(1, _CHUNK_TOKENS // (rows * sequence)), _CHUNK_STEPS, most)
+        count = min(max(1, _CHUNK_TOKENS // (rows * sequence)), _CHUNK_STEPS, self._most)
         if stage.last is not None:
             count = min(count, stage.last - first)
         draws = stage.draws_at(np.arange(first, first + count))[:, None] + offsets
-        chunk = _Chunk(stage, self._split, first=first, rows=rows, index=stage.first_index + draws)
+        chunk = _Chunk(
+            stage, self._split, first=first, rows=rows, index=stage.first_index + draws, buffers=self._buffers
+        )
         streams, _ = stage.split(draws.ravel())
         for number, reader in enumerate(self._readers):
             chunk.fill(reader, chunk.places if len(self._readers) == 1 else chunk.places[streams == number])
+        self._upcoming, self._most = chunk.end, 2 * count
         return chunk
 
     def _enter(self, stage: StageOrder, step: int) -> None:
@@ -132,17 +141,46 @@ class Loader:
         ]
 
 
+class _Buffers:
+    """Memory for the tokens of chunks, given out again once no array looks at it: new memory is dear.
+
+    Called by one thread.
+    """
+
+    #: References to a buffer that is not in use: the list's, and that of the call that counts them.
+    _FREE = 2
+
+    def __init__(self) -> None:
+        self._kept: list[I64] = []
+
+    def take(self, rows: int, width: int) -> I64:
+        """int64[rows, width], with any content."""
+        size = rows * width
+        free = [place for place in range(len(self._kept)) if sys.getrefcount(self._kept[place]) <= self._FREE]
+        fitting = [place for place in free if len(self._kept[place]) >= size]
+        if fitting:
+            return self._kept[fitting[0]][:size].reshape(rows, width)
+        # Of another stage, or of the first chunks.
+        for place in reversed(free):
+            del self._kept[place]
+        self._kept.append(np.empty(size, np.int64))
+        return self._kept[-1].reshape(rows, width)
+
+
 class _Chunk:
     """Some steps of one stage: `rows` samples each, of which the last ones may be absent.
 
     Args:
         index: int64[steps, m], the global sample indices of those that are there.
+        buffers: for the tokens.
 
     Attributes:
         places: of those that are there, counted through all rows.
     """
 
-    def __init__(self, stage: StageOrder, split: Split, *, first: int, rows: int, index: I64) -> None:
+    def __init__(
+        self, stage: StageOrder, split: Split, *, first: int, rows: int, index: I64, buffers: _Buffers
+    ) -> None:
         self.steps, present = index.shape
         self.first, self.end = first, first + self.steps
         self._rows, self._sequence = rows, stage.stage.sequence
@@ -152,7 +190,7 @@ class _Chunk:
         self._index = np.full(self.steps * rows, -1, np.int64)
         self._index[self.places] = index.ravel()
         self._samples = np.full(self.steps * rows, -1, np.int64)
-        self._tokens = np.empty((self.steps * rows, self._sequence + 1), np.int64)
+        self._tokens = buffers.take(self.steps * rows, self._sequence + 1)
         if present < rows:
             self._tokens[places[:, present:].ravel()] = 0
         self._parts: list[tuple[Segment, int, int, I64]] = []

@@ -219,3 +219,25 @@ def test_damage_met_by_a_thread_reaches_who_iterates_and_threads_end(dataset: Da
 def test_a_microbatch_that_does_not_divide_the_batch_is_a_bug(dataset: Dataset) -> None:
     with pytest.raises(ValueError, match="microbatch 5"):
         steps_of(dataset, count=1, micro=5)
+
+
+def test_what_is_held_on_to_stays_as_it_is_though_memory_is_used_again(dataset: Dataset) -> None:
+    split = dataset.split("train")
+    order = split.order(policy())
+
+    def loader() -> Loader:
+        return Loader(split, order=order, microbatch=2, dp_rank=0, dp_size=1, position=0)
+
+    with loader() as steps:
+        right = [[batch.tokens.copy() for batch in batches] for batches, _ in zip(steps, range(600), strict=False)]
+    held = {}
+    with loader() as steps:
+        for number, (batches, _) in enumerate(zip(steps, range(600), strict=False)):
+            if number % 7 == 3:
+                # A view of a view, as torch.from_numpy makes of it.
+                held[number] = [batch.tokens[:, :5].T for batch in batches]
+            else:
+                del batches
+    for number, views in held.items():
+        for view, tokens in zip(views, right[number], strict=True):
+            assert np.array_equal(view.T, tokens[:, :5]), number
