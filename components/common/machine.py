@@ -48,7 +48,7 @@ def processes_and_why(config: RunConfig) -> tuple[int, str]:
     if wanted != "auto":
         return wanted, "resources.processes"
     layout = config.training.layout
-    axes = (layout.pp, layout.dp_replicate, layout.dp_shard)
+    axes = (layout.pp, layout.dp_replicate, layout.dp_shard, layout.tp, layout.cp)
     fixed = 1
     for axis in axes:
         fixed *= 1 if axis == "auto" else axis

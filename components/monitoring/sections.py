@@ -85,11 +85,13 @@ def layout(records: Records) -> str:
     if not source:
         return _card("Layout", '<p class="missing">Not chosen yet.</p>')
     axes = source["layout"]
-    dp, pp = axes["dp_replicate"] * axes["dp_shard"], axes["pp"]
+    pp, shared = axes["pp"], axes.get("tp", 1) * axes.get("cp", 1)
+    across = axes["dp_replicate"] * axes["dp_shard"] * shared
     training, model = records.config.training, records.shape
     facts = [
-        ("Processes", f"{dp * pp:,}"),
+        ("Processes", f"{across * pp:,}"),
         ("Data parallel", _times(axes, dp_replicate="replica", dp_shard="shard")),
+        ("Model and sample", _times(axes, tp="tensor rank", cp="context rank") if shared > 1 else "whole on each rank"),
         (
             "Pipeline",
             f"{_times(axes, pp='rank', stages_per_rank='stage')}, {escape(axes['schedule'])}" if pp > 1 else "none",
@@ -105,7 +107,7 @@ def layout(records: Records) -> str:
         ("Why", escape(str(source.get("reason") or "")) or "–"),
     ]
     changes = "" if len(chosen) < 2 else f'<p class="note">Chosen {len(chosen)} times; this is the last one.</p>'
-    return _card("Layout", _facts(facts) + _ranks(pp, dp) + changes)
+    return _card("Layout", _facts(facts) + _ranks(pp, across) + changes)
 
 
 def _times(axes: Mapping[str, Any], **names: str) -> str:
@@ -115,13 +117,13 @@ def _times(axes: Mapping[str, Any], **names: str) -> str:
     return " × ".join(f"{number:,} {name}{'s' if number > 1 else ''}" for name, number in shown.items())
 
 
-def _ranks(pp: int, dp: int) -> str:
-    if pp * dp > _MOST_RANKS:
+def _ranks(pp: int, across: int) -> str:
+    if pp * across > _MOST_RANKS:
         return ""
-    cells = "".join(f"<span>rank {rank}</span>" for rank in range(pp * dp))
-    caption = "Pipeline ranks from top to bottom, data-parallel ranks from left to right."
+    cells = "".join(f"<span>rank {rank}</span>" for rank in range(pp * across))
+    caption = "Pipeline ranks from top to bottom, the ranks of a stage from left to right."
     return (
-        f'<div class="ranks" style="grid-template-columns:repeat({dp},minmax(0,1fr))">{cells}</div>'
+        f'<div class="ranks" style="grid-template-columns:repeat({across},minmax(0,1fr))">{cells}</div>'
         f'<p class="note">{caption}</p>'
     )
 

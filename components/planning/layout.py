@@ -1,29 +1,50 @@
 """A parallel layout: how many ranks each axis has and how the model is cut. Pure integers; no torch.
 
 Called by the planner, which chooses one, and by training, which builds it. Ranks are numbered with the pipeline axis
-outermost and the sharding axis innermost: `rank = (pp_rank * dp_replicate + replicate_rank) * dp_shard + shard_rank`,
-so that the ranks that talk most are next to each other.
+outermost and the tensor axis innermost, so that the ranks that talk most are next to each other:
+`rank = (((pp * dp_replicate + replicate) * dp_shard + shard) * cp + context) * tp + tensor`.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from shardline.components.common.config.schedules import SCHEDULES
+
+
+class Place(NamedTuple):
+    """A rank's place on each axis; `dp` counts over dp_replicate and dp_shard."""
+
+    pp: int
+    dp: int
+    cp: int
+    tp: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A resolved layout. `dp` is the number of data-parallel ranks, `stages` that of model stages."""
+    """A resolved layout. `dp` is the number of data-parallel ranks, `stages` that of model stages.
+
+    Attributes:
+        reshard: whether parameters that dp_shard gathered are freed after the forward pass. Never in a pipeline, where
+            each microbatch would gather them anew, and where with a backward pass that is split torch 2.13 loses
+            gradients without a word: ask `reshards`.
+    """
 
     dp_replicate: int = 1
     dp_shard: int = 1
+    tp: int = 1
+    cp: int = 1
     pp: int = 1
     schedule: str = "1F1B"
     stages_per_rank: int = 1
+    recompute: str = "none"
+    reshard: bool = True
 
     @property
     def world(self) -> int:
-        return self.dp_replicate * self.dp_shard * self.pp
+        return self.dp * self.cp * self.tp * self.pp
 
     @property
     def dp(self) -> int:
@@ -33,16 +54,23 @@ class Layout:
     def stages(self) -> int:
         return self.pp * self.stages_per_rank
 
+    @property
+    def reshards(self) -> bool:
+        return self.reshard and self.pp == 1
+
     def rounds(self, microbatches: int) -> int:
         """Microbatches that each data-parallel rank runs for a global batch of `microbatches`."""
         return -(-microbatches // self.dp)
 
-    def place(self, rank: int) -> tuple[int, int]:
-        """(pp_rank, dp_rank) of `rank`."""
-        return divmod(rank, self.dp)
+    def place(self, rank: int) -> Place:
+        rank, tp = divmod(rank, self.tp)
+        rank, cp = divmod(rank, self.cp)
+        return Place(*divmod(rank, self.dp), cp, tp)
 
     def stages_of(self, pp_rank: int) -> list[int]:
-        """The stages on a pipeline rank, in the order they are run: looped, as interleaved schedules need it."""
+        """The stages on a pipeline rank, in the order they are run: looped, or as a V where the schedule needs it."""
+        if self.pp > 1 and SCHEDULES[self.schedule].v_shaped:
+            return [pp_rank, self.stages - 1 - pp_rank]
         return [pp_rank + turn * self.pp for turn in range(self.stages_per_rank)]
 
     def to_json(self) -> dict[str, Any]:
@@ -56,6 +84,8 @@ class Layout:
         parts = [f"{name}={value}" for name, value in self.to_json().items() if isinstance(value, int) and value > 1]
         if self.pp > 1:
             parts.insert(0, self.schedule)
+        if self.recompute != "none":
+            parts.append(f"recompute={self.recompute}")
         return " ".join(parts) if parts else "one process"
 
 

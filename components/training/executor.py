@@ -1,7 +1,6 @@
 """Forward and backward over one optimizer step's microbatches, with or without a pipeline.
 
-Called by `session`. The loss is the *sum* of the target tokens' losses divided by the whole global batch's number of
-them, so that microbatches, ranks and masked ones simply add up.
+Called by `session`.
 """
 
 from __future__ import annotations
@@ -13,18 +12,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.nn import functional as F
 
 from shardline.components.sharding.batch import Batch
+from shardline.components.training.context import share
+from shardline.components.training.loss import IGNORED, summed_loss
 from shardline.components.training.parallel import Parts
-
-#: What `cross_entropy` passes over: padding, and all of an absent microbatch.
-IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Microbatches as tensors on the device, stacked: `rows` x sequence."""
+    """Microbatches as tensors on the device, stacked: `rows` x tokens."""
 
     tokens: Tensor
     positions: Tensor
@@ -39,6 +36,13 @@ class Inputs:
         targets = stacked("targets").masked_fill(~stacked("loss_mask"), IGNORED)
         return cls(*(t.to(device) for t in (stacked("tokens"), stacked("positions"), stacked("documents"), targets)))
 
+    def of_rank(self, rank: int, size: int) -> Inputs:
+        """The tokens of context-parallel rank `rank` of `size`; `documents` stays whole."""
+        tokens, positions, targets = (
+            share(x, rank=rank, size=size) for x in (self.tokens, self.positions, self.targets)
+        )
+        return Inputs(tokens, positions, self.documents, targets)
+
 
 class Executor(Protocol):
     """Runs the model. Both methods are collective over the ranks of a replica."""
@@ -47,7 +51,8 @@ class Executor(Protocol):
         """Add the gradients of the loss over `inputs`; `tokens` is the global batch's number of target tokens.
 
         Returns:
-            This rank's part of the loss: a float64 scalar, zero on ranks without the last stage.
+            The loss of this rank's tokens: a float64 scalar, the same on its tensor-parallel peers, zero without the
+            last stage.
         """
         ...
 
@@ -66,17 +71,12 @@ def executor_for(parts: Parts, *, rounds: int, document_attention: bool) -> Exec
     return Pipelined(parts, rounds=rounds, document_attention=document_attention)
 
 
-def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy summed over the targets that count, in at least fp32."""
-    exact = logits if logits.dtype == torch.float64 else logits.float()
-    return F.cross_entropy(exact.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-
-
 class Accumulating:
     """No pipeline: microbatches one after the other, gradients reduced with the last one."""
 
     def __init__(self, parts: Parts, *, rounds: int, document_attention: bool) -> None:
         self._model = parts.stages[0]
+        self._tp_group = parts.tp_group
         self._rounds = rounds
         self._document_attention = document_attention
 
@@ -101,7 +101,8 @@ class Accumulating:
 
     def _loss(self, part: Inputs) -> Tensor:
         documents = part.documents if self._document_attention else None
-        return summed_loss(self._model(part.tokens, part.positions, documents), part.targets)
+        logits = self._model(part.tokens, part.positions, documents)
+        return summed_loss(logits, part.targets, group=self._tp_group)
 
     def _split(self, inputs: Inputs) -> list[Inputs]:
         fields = (inputs.tokens, inputs.positions, inputs.documents, inputs.targets)

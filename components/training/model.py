@@ -18,27 +18,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from shardline.components.common.config.presets import ModelShape
+from shardline.components.training.attention import Attend, WholeSamples
+from shardline.components.training.recompute import recomputed
 
 
 class Attention(nn.Module):
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, attend: Attend) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
+        self.head_dim, self.attend = shape.head_dim, attend
         self.query = nn.Linear(shape.dim, shape.heads * shape.head_dim, bias=False)
         self.key = nn.Linear(shape.dim, shape.kv_heads * shape.head_dim, bias=False)
         self.value = nn.Linear(shape.dim, shape.kv_heads * shape.head_dim, bias=False)
         self.output = nn.Linear(shape.heads * shape.head_dim, shape.dim, bias=False)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        batch, length, _ = x.shape
-        query = self.query(x).view(batch, length, self.heads, self.head_dim).transpose(1, 2)
-        key = self.key(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        value = self.value(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        query, key = rotate(query, rotation), rotate(key, rotation)
-        attended = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=self.heads != self.kv_heads
-        )
-        merged: Tensor = self.output(attended.transpose(1, 2).reshape(batch, length, -1))
+        # As many heads as there are: with tensor parallelism a rank computes some of them.
+        query = self.query(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        key = self.key(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        value = self.value(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        attended = self.attend(rotate(query, rotation), rotate(key, rotation), value, mask)
+        merged: Tensor = self.output(attended.transpose(1, 2).flatten(2))
         return merged
 
 
@@ -55,14 +54,18 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, attend: Attend, recompute: str) -> None:
         super().__init__()
+        self.recompute = recompute
         self.attention_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
-        self.attention = Attention(shape)
+        self.attention = Attention(shape, attend)
         self.feed_forward_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
         self.feed_forward = FeedForward(shape)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        return recomputed(self.recompute, self._forward, x, rotation, mask)
+
+    def _forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotation, mask)
         out: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return out
@@ -75,16 +78,27 @@ class Transformer(nn.Module):
         shape: sizes of the whole model.
         layers: the layers that this stage holds; all of them unless given. The stage with the first layer also holds
             the embedding, the one with the last layer the final norm and the output head, or the embedding as that.
+        attend: how tokens attend to each other; samples are whole unless given.
+        recompute: which activations the backward pass computes again: none, selective (all but the results of matrix
+            products and attention) or full.
     """
 
-    def __init__(self, shape: ModelShape, *, layers: range | None = None) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        layers: range | None = None,
+        attend: Attend | None = None,
+        recompute: str = "none",
+    ) -> None:
         super().__init__()
         held = range(shape.layers) if layers is None else layers
         first, last = 0 in held, shape.layers - 1 in held
         self.shape = shape
         self.is_first = first
         self.embedding = nn.Embedding(shape.vocab, shape.dim) if first or (last and shape.tied) else None
-        self.layers = nn.ModuleDict({str(index): Layer(shape) for index in held})
+        self.attend = attend or WholeSamples()
+        self.layers = nn.ModuleDict({str(index): Layer(shape, self.attend, recompute) for index in held})
         self.norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps) if last else None
         self.head = nn.Linear(shape.dim, shape.vocab, bias=False) if last and not shape.tied else None
 
@@ -94,7 +108,8 @@ class Transformer(nn.Module):
         Args:
             x: int64[batch, length] token ids for the first stage, else [batch, length, dim] hidden states.
             positions: int64[batch, length], each token's place in its document.
-            documents: int32[batch, length], equal for tokens that may see each other; None for plain causal attention.
+            documents: int32[batch, length of whole samples], equal for tokens that may see each other; None for plain
+                causal attention.
 
         Returns:
             [batch, length, vocab] logits from the last stage, else [batch, length, dim].
@@ -102,7 +117,7 @@ class Transformer(nn.Module):
         if self.is_first and self.embedding is not None:
             x = self.embedding(x)
         rotation = rotation_of(positions, self.shape, dtype=x.dtype)
-        mask = None if documents is None else document_mask(documents)
+        mask = self.attend.mask(documents)
         for layer in self.layers.values():
             x = layer(x, rotation, mask)
         if self.norm is not None:
@@ -143,11 +158,3 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     cosine, sine = rotation
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
-
-
-def document_mask(documents: Tensor) -> Tensor:
-    """bool[batch, 1, length, length]: whether a token (row) sees another (column), earlier and of its document."""
-    length = documents.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
-    same = documents.unsqueeze(2) == documents.unsqueeze(1)
-    return (same & causal).unsqueeze(1)

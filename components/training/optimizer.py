@@ -1,4 +1,4 @@
-"""The optimizer, its schedule, and clipping across stages.
+"""The optimizer, its schedule, and clipping across ranks.
 
 Called by `session`. The learning rate is a function of the step alone, so nothing of it is kept in a checkpoint.
 """
@@ -6,6 +6,7 @@ Called by `session`. The learning rate is a function of the step alone, so nothi
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 import torch
@@ -62,14 +63,29 @@ def learning_rate(step: int, *, training: Training) -> float:
     return peak * (schedule.floor + (1 - schedule.floor) * 0.5 * (1 + math.cos(math.pi * share)))
 
 
+def settle_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Lay each gradient out as its parameter is.
+
+    DTensor leaves it as the last operation gave it: that of a norm, for example, as terms of a sum over the ranks that
+    have a share of the tokens each.
+    """
+    for parameter in parameters:
+        gradient = parameter.grad
+        if isinstance(parameter, DTensor) and isinstance(gradient, DTensor):
+            parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
 def clip_gradients(
     parameters: list[nn.Parameter],
     *,
     limit: float | None,
-    pp_group: dist.ProcessGroup,
+    group: dist.ProcessGroup | None = None,
     copies: Collection[Tensor] = (),
 ) -> Tensor:
-    """Scale the gradients of all stages so that their common norm is at most `limit`.
+    """Scale the gradients of the whole model so that their common norm is at most `limit`.
+
+    Args:
+        group: the ranks that hold a part of the model; all there are, unless given.
 
     Args:
         copies: those of `parameters` that another stage counts: scaled with the others, and no part of the norm.
@@ -78,14 +94,25 @@ def clip_gradients(
         The norm before, a scalar that is the same on every rank.
     """
     copied = {id(parameter) for parameter in copies}
-    gradients = [p.grad for p in parameters if p.grad is not None and id(p) not in copied]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
-    if dist.get_world_size(pp_group) > 1:
-        squared = norm**2
-        dist.all_reduce(squared, group=pp_group)
-        norm = squared.sqrt()
+    by_ranks: dict[int, list[Tensor]] = defaultdict(list)
+    for parameter in parameters:
+        if parameter.grad is not None and id(parameter) not in copied:
+            gradient, ranks = _local_gradient(parameter)
+            by_ranks[ranks].append(gradient)
+    # What several ranks hold is counted in parts that add up to one.
+    squared = [torch.nn.utils.get_total_norm(part) ** 2 / ranks for ranks, part in by_ranks.items()]
+    total = torch.stack(squared).sum()
+    dist.all_reduce(total, group=group)
+    norm = total.sqrt()
     if limit is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     return norm
+
+
+def _local_gradient(parameter: nn.Parameter) -> tuple[Tensor, int]:
+    """This rank's part of a parameter's gradient, and how many ranks hold the same part."""
+    gradient = parameter.grad
+    if not isinstance(gradient, DTensor):
+        return gradient, 1  # type: ignore[return-value]
+    sizes = zip(gradient.placements, gradient.device_mesh.shape, strict=True)
+    return gradient.to_local(), math.prod(size for placement, size in sizes if placement.is_replicate())

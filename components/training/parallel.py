@@ -1,11 +1,13 @@
-"""A model cut up by a layout: this rank's stages, sharded by FSDP2, and the process groups it works in.
+"""A model cut up by a layout: this rank's stages, shared by tensor, sharded by FSDP2, and the process groups they need.
 
-Called by `session`. The order is: build the rank's stages on the meta device, shard them, allocate, fill; no rank ever
-holds the whole model.
+Called by `session`. The order is: build the rank's stages on the meta device, share the weights of each layer, compile,
+shard, allocate, fill; no rank ever holds the whole model.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +18,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from shardline.components.common.config.presets import ModelShape
-from shardline.components.planning.layout import Layout, split_layers
+from shardline.components.common.errors import EnvironmentLacking
+from shardline.components.planning.layout import Layout, Place, split_layers
+from shardline.components.training.context import SharedSamples
 from shardline.components.training.initial import initialise
 from shardline.components.training.model import Transformer
 
@@ -30,17 +34,17 @@ class Parts:
 
     Attributes:
         stages: its stages, by their number, in the order they are run.
-        pp_group, dp_group: the ranks that hold the other stages of this replica, and those that hold the same stages.
+        place: this rank's place on each axis.
+        pp_group, dp_group, tp_group: the ranks that differ from this one in that axis alone.
     """
 
     stages: dict[int, Transformer]
     shape: ModelShape
     layout: Layout
-    mesh: DeviceMesh
+    place: Place
     pp_group: dist.ProcessGroup
     dp_group: dist.ProcessGroup
-    pp_rank: int
-    dp_rank: int
+    tp_group: dist.ProcessGroup
     device: torch.device
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -52,25 +56,56 @@ class Parts:
         return self.layout.stages - 1 in self.stages
 
 
-def lay_out(shape: ModelShape, *, layout: Layout, rank: int, device: torch.device, precision: str, seed: int) -> Parts:
+def lay_out(
+    shape: ModelShape,
+    *,
+    layout: Layout,
+    rank: int,
+    device: torch.device,
+    precision: str,
+    seed: int,
+    compiled: bool = False,
+) -> Parts:
     """Build this rank's part of the model, with its initial values.
 
     The default process group must be there. All ranks call it together.
+
+    Args:
+        compiled: compile each layer.
+
+    Raises:
+        EnvironmentLacking: to compile takes a C++ compiler.
     """
+    if compiled:
+        _check_compiler()
+    # Ranks that share samples hold the same parameters, so the two axes of context and shards are one to FSDP.
     mesh = init_device_mesh(
         device.type,
-        (layout.pp, layout.dp_replicate, layout.dp_shard),
-        mesh_dim_names=("pp", "dp_replicate", "dp_shard"),
+        (layout.pp, layout.dp_replicate, layout.dp_shard * layout.cp, layout.tp),
+        mesh_dim_names=("pp", "dp_replicate", "dp_shard_cp", "tp"),
     )
-    data_mesh = mesh["dp_replicate", "dp_shard"]
-    pp_rank, dp_rank = layout.place(rank)
+    groups = init_device_mesh(
+        device.type, (layout.pp, layout.dp, layout.cp, layout.tp), mesh_dim_names=("pp", "dp", "cp", "tp")
+    )
+    place = layout.place(rank)
+    attend = SharedSamples(groups.get_group("cp")) if layout.cp > 1 else None
     layers = split_layers(shape.layers, layout.stages)
     stages: dict[int, Transformer] = {}
-    for index in layout.stages_of(pp_rank):
+    for index in layout.stages_of(place.pp):
         with torch.device("meta"):
-            stage = Transformer(shape, layers=layers[index]).to(PARAMETER_DTYPES[precision])
-        if layout.dp > 1 or precision == "bf16":
-            _shard(stage, data_mesh if layout.dp_replicate > 1 else mesh["dp_shard"], layout, precision)
+            stage = Transformer(shape, layers=layers[index], attend=attend, recompute=layout.recompute)
+            stage = stage.to(PARAMETER_DTYPES[precision])
+        if layout.tp > 1:
+            # Imported where it is used: torch's tensor parallelism takes a second.
+            from shardline.components.training.tensor import share_weights
+
+            share_weights(stage, mesh["tp"])
+        if compiled:
+            for layer in stage.layers.values():
+                layer.compile()
+        if layout.dp * layout.cp > 1 or precision == "bf16":
+            data_mesh = mesh["dp_replicate", "dp_shard_cp"] if layout.dp_replicate > 1 else mesh["dp_shard_cp"]
+            _shard(stage, data_mesh, layout, precision)
         stage.to_empty(device=device)
         initialise(stage, shape=shape, seed=seed)
         stages[index] = stage
@@ -78,13 +113,22 @@ def lay_out(shape: ModelShape, *, layout: Layout, rank: int, device: torch.devic
         stages=stages,
         shape=shape,
         layout=layout,
-        mesh=mesh,
-        pp_group=mesh.get_group("pp"),
-        dp_group=data_mesh._flatten("dp").get_group(),
-        pp_rank=pp_rank,
-        dp_rank=dp_rank,
+        place=place,
+        pp_group=groups.get_group("pp"),
+        dp_group=groups.get_group("dp"),
+        tp_group=groups.get_group("tp"),
         device=device,
     )
+
+
+def _check_compiler() -> None:
+    """Raises EnvironmentLacking when torch.compile would not find the C++ compiler that it needs on any device."""
+    if not (os.environ.get("CXX") or any(shutil.which(name) for name in ("g++", "clang++"))):
+        raise EnvironmentLacking(
+            "torch.compile needs a C++ compiler, and there is none",
+            where="training.compile",
+            hint="install g++ or set CXX, or set it to false",
+        )
 
 
 def _shard(stage: Transformer, mesh: DeviceMesh, layout: Layout, precision: str) -> None:
@@ -93,8 +137,7 @@ def _shard(stage: Transformer, mesh: DeviceMesh, layout: Layout, precision: str)
         if precision == "bf16"
         else MixedPrecisionPolicy()
     )
-    # In a pipeline every microbatch passes each stage: gathering the parameters anew for each would dominate.
-    reshard = layout.pp == 1
+    reshard = layout.reshards
     for layer in stage.layers.values():
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     # The root too: the pipeline's runtime asks the stage's module itself whether it is sharded.

@@ -1,20 +1,27 @@
 """Pipeline parallelism by torch's schedules: an `Executor`.
 
-Called by `executor`. It relies on private parts of torch 2.13 in one place, which says so.
+Called by `executor`. It relies on private parts of torch 2.13 in one place, `_forward_only`, which says so.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
+from shardline.components.common.config.schedules import microbatches_problem
 from shardline.components.common.errors import UserError
-from shardline.components.training.executor import Inputs, summed_loss
+from shardline.components.training.executor import Inputs
+from shardline.components.training.loss import summed_loss
 from shardline.components.training.parallel import Parts
+
+#: What a forward pass alone consists of, among a schedule's actions.
+_FORWARD = {"FORWARD", "SEND_F", "RECV_F", "UNSHARD", "RESHARD"}
 
 
 class Pipelined:
@@ -22,10 +29,10 @@ class Pipelined:
 
     def __init__(self, parts: Parts, *, rounds: int, document_attention: bool) -> None:
         layout = parts.layout
-        if rounds < layout.stages:
+        problem = microbatches_problem(layout.schedule, pp=layout.pp, microbatches=rounds)
+        if problem:
             raise UserError(
-                f"the {layout.stages} stages of a pipeline need at least {layout.stages} microbatches on each "
-                f"data-parallel rank; there are {rounds}",
+                problem,
                 where="training.layout.pp",
                 hint="raise training.global_batch, or lower training.microbatch or pp",
             )
@@ -36,12 +43,11 @@ class Pipelined:
         self._first = 0 in parts.stages
         self._last = parts.has_last_stage
         self._document_attention = document_attention
+        self._tp_group = parts.tp_group
         self._tokens = 1
-        self._schedule: Schedule1F1B | ScheduleInterleaved1F1B
-        if layout.schedule == "Interleaved1F1B":
-            self._schedule = ScheduleInterleaved1F1B(stages, rounds, loss_fn=self._loss, scale_grads=False)
-        else:
-            self._schedule = Schedule1F1B(stages[0], rounds, loss_fn=self._loss, scale_grads=False)
+        kind: Any = get_schedule_class(layout.schedule)
+        single = issubclass(kind, PipelineScheduleSingle)
+        self._schedule = kind(stages[0] if single else stages, rounds, loss_fn=self._loss, scale_grads=False)
 
     def train(self, inputs: Inputs, *, tokens: int) -> Tensor:
         self._tokens = tokens
@@ -50,12 +56,8 @@ class Pipelined:
     @torch.no_grad()
     def evaluate(self, inputs: Inputs) -> Tensor:
         self._tokens = 1
-        # What the schedule's own `eval` does, which would also gather every microbatch's logits.
-        before, self._schedule._has_backward = self._schedule._has_backward, False
-        try:
+        with _forward_only(self._schedule):
             return self._run(inputs)
-        finally:
-            self._schedule._has_backward = before
 
     def _run(self, inputs: Inputs) -> Tensor:
         losses: list[Tensor] | None = [] if self._last else None
@@ -75,4 +77,34 @@ class Pipelined:
         return total
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return summed_loss(logits, targets) / self._tokens
+        return summed_loss(logits, targets, group=self._tp_group) / self._tokens
+
+
+@contextlib.contextmanager
+def _forward_only(schedule: Any) -> Iterator[None]:
+    """Let `schedule` run forward passes alone.
+
+    Its own `eval` also gathers every microbatch's logits, and stops at the first backward action of a V-shaped
+    schedule, whose neighbouring stages on one rank hand gradients over without asking whether there are any.
+    """
+    before, orders = schedule._has_backward, getattr(schedule, "pipeline_order_with_comms", None)
+    schedule._has_backward = False
+    if orders is not None:
+        schedule.pipeline_order_with_comms = {
+            rank: [leaf for action in actions for leaf in leaves(action) if leaf.computation_type.name in _FORWARD]
+            for rank, actions in orders.items()
+        }
+    try:
+        yield
+    finally:
+        schedule._has_backward = before
+        if orders is not None:
+            schedule.pipeline_order_with_comms = orders
+
+
+def leaves(action: Any) -> Iterator[Any]:
+    """The actions that a combined one, of a forward and a backward pass, consists of."""
+    if not action.sub_actions:
+        yield action
+    for part in action.sub_actions or ():
+        yield from leaves(part)

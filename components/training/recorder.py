@@ -28,8 +28,12 @@ class Recorder:
         self._context = context
         self._config = config
         self._layout = session.layout
-        self._dp_rank = session.parts.dp_rank
-        self._records_samples = session.parts.has_last_stage
+        self._dp_rank = session.parts.place.dp
+        # One of those that compute the same samples.
+        self._records_samples = session.parts.has_last_stage and (session.parts.place.cp, session.parts.place.tp) == (
+            0,
+            0,
+        )
         self._rate = 0.0
         self._samples: StreamWriter | None = None
         self._metrics: StreamWriter | None = None

@@ -129,7 +129,7 @@ def work(
         done = _load(run, begin, session=session)
         result, parameters = _train(asked, done, config=config, data=data, session=session)
         # Of every stage one rank: the others hold parts of the same parameters.
-        if session.parts.dp_rank == 0:
+        if session.parts.place[1:] == (0, 0, 0):
             facts: dict[str, Any] = {"step": asked.step, "loss": result.loss, "gradient_norm": result.gradient_norm}
             facts |= {"learning_rate": result.learning_rate, "tokens": result.tokens, "verdict": result.verdict.value}
             content = json.dumps({**facts, "parameters": parameters}).encode()
@@ -154,7 +154,7 @@ def _train(
         split,
         order=order,
         microbatch=config.training.microbatch,
-        dp_rank=session.parts.dp_rank,
+        dp_rank=session.parts.place.dp,
         dp_size=session.layout.dp,
         position=order.position_at(done),
     )

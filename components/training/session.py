@@ -33,6 +33,7 @@ from shardline.components.training.optimizer import (
     learning_rate,
     set_learning_rate,
     set_updates,
+    settle_gradients,
 )
 from shardline.components.training.parallel import Parts, lay_out
 from shardline.components.training.pretrained import fill
@@ -106,19 +107,15 @@ class Session:
             look: called when the gradients are there, before they are clipped and used.
         """
         training, optimizer = self._config.training, self._with_optimizer()
-        inputs = Inputs.of(batches, device=self.parts.device)
+        inputs = self._inputs(batches)
         tokens = max(1, self._count_tokens(batches))
         executor = self._executor(rounds=len(batches), sequence=batches[0].tokens.shape[1])
-        loss = executor.train(inputs, tokens=tokens)
+        loss = self._own(executor.train(inputs, tokens=tokens))
+        settle_gradients(self._parameters)
         self._tied.sum_gradients()
         if look:
             look()
-        norm = clip_gradients(
-            self._parameters,
-            limit=training.optimizer.clip,
-            pp_group=self.parts.pp_group,
-            copies=self._tied.copies,
-        )
+        norm = clip_gradients(self._parameters, limit=training.optimizer.clip, copies=self._tied.copies)
         # With the count of tokens the one wait for the device in a step: what is not finite must not reach the weights.
         shared = torch.stack([loss, torch.full_like(loss, float(request))])
         dist.all_reduce(shared)
@@ -141,6 +138,13 @@ class Session:
             request=int(requested),
         )
 
+    def _inputs(self, batches: Sequence[Batch]) -> Inputs:
+        return Inputs.of(batches, device=self.parts.device).of_rank(self.parts.place.cp, self.layout.cp)
+
+    def _own(self, loss: Tensor) -> Tensor:
+        """What this rank adds to the sum over all ranks: tensor-parallel peers computed the same loss."""
+        return loss if self.parts.place.tp == 0 else torch.zeros_like(loss)
+
     def _count_tokens(self, batches: Sequence[Batch]) -> int:
         count = torch.tensor([sum(int(batch.loss_mask.sum()) for batch in batches)], device=self.parts.device)
         dist.all_reduce(count, group=self.parts.dp_group)
@@ -158,7 +162,7 @@ class Session:
         batches = held_out_batches(
             split,
             microbatch=training.microbatch,
-            dp_rank=self.parts.dp_rank,
+            dp_rank=self.parts.place.dp,
             dp_size=self.layout.dp,
         )
         rounds = self.layout.rounds(training.global_batch // training.microbatch)
@@ -166,7 +170,7 @@ class Session:
         nats = torch.zeros((), dtype=torch.float64, device=self.parts.device)
         tokens = size = done = 0
         for group in _groups(batches, rounds):
-            nats += executor.evaluate(Inputs.of(group, device=self.parts.device))
+            nats += self._own(executor.evaluate(self._inputs(group)))
             tokens += sum(int(batch.loss_mask.sum()) for batch in group)
             size += sum(int(batch.bytes.sum()) for batch in group)
             done += len(group) * training.microbatch * self.layout.dp
@@ -252,6 +256,7 @@ def open_session(
             device=local_device,
             precision=config.training.precision,
             seed=config.training.seed,
+            compiled=config.training.compile,
         )
         yield Session(context, config=config, layout=layout, parts=parts)
     finally:

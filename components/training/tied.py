@@ -37,7 +37,7 @@ class Tied:
         others = {
             rank
             for rank in range(parts.layout.pp)
-            if rank != parts.pp_rank and not set(ends).isdisjoint(parts.layout.stages_of(rank))
+            if rank != parts.place.pp and not set(ends).isdisjoint(parts.layout.stages_of(rank))
         }
         #: The pipeline rank that has the other copy.
         self._peer = min(others) if held and others else None

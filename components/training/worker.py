@@ -67,7 +67,7 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
         split,
         order=order,
         microbatch=training.microbatch,
-        dp_rank=session.parts.dp_rank,
+        dp_rank=session.parts.place.dp,
         dp_size=session.layout.dp,
         position=counters["position"],
     )

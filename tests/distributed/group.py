@@ -24,8 +24,13 @@ _context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "shard
 _SILENCE = timedelta(seconds=60)
 
 
-def run_group(entry: str, *, world: int, run: Storage, generation: int, fence: int, **arguments: Any) -> None:
+def run_group(
+    entry: str, *, world: int, run: Storage, generation: int, fence: int, runs: int = 1, **arguments: Any
+) -> None:
     """Call `entry` ("module:function") as each of `world` ranks and wait for them all.
+
+    Args:
+        runs: how many runs the workers do one after the other, each of which may take its time.
 
     Raises:
         AssertionError: a rank failed (with its traceback), or the group did not end in time.
@@ -40,7 +45,7 @@ def run_group(entry: str, *, world: int, run: Storage, generation: int, fence: i
         sender.close()
         workers.append((process, receiver))
     failures = []
-    deadline = time.monotonic() + 2 * _SILENCE.total_seconds()
+    deadline = time.monotonic() + (1 + runs) * _SILENCE.total_seconds()
     for rank, (process, receiver) in enumerate(workers):
         process.join(max(0.0, deadline - time.monotonic()))
         if process.is_alive():

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from torch.distributed import PrefixStore
 
 from shardline.components.common import config as configs
 from shardline.components.common.config import RunConfig
@@ -12,6 +18,7 @@ from shardline.components.common.owner import hold
 from shardline.components.common.runfolder import adopt_config, run_storage
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import by_step, read_all
+from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.step import DATASET_FILE
 from shardline.components.sharding.step import run as shard
@@ -27,7 +34,7 @@ storage: {root}
 corpus: {corpus}
 tokenizer: {{vocab: 400}}
 sharding: {{unit: 6KiB, row_group: 4, held_out: 0.2, workers: 1}}
-model: {{layers: 4, dim: 32, heads: 4, kv_heads: 2, hidden: 64}}
+model: {{layers: 4, dim: 32, heads: 4, kv_heads: 2, hidden: 64, vocab: 400}}
 training:
   steps: {steps}
   global_batch: 16
@@ -94,6 +101,53 @@ def train(config: RunConfig, layout: Layout, *, dataset: str, entry: str = TRAIN
     return run
 
 
+@dataclass(frozen=True)
+class Job:
+    """A run to train under a layout; `entry` is the worker function, called with `arguments` beside the usual ones."""
+
+    config: RunConfig
+    layout: Layout
+    entry: str = TRAIN
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def train_each(jobs: Sequence[Job], *, dataset: str) -> list[Storage]:
+    """Train runs whose layouts have as many processes, one after the other in the same ones; returns their folders.
+
+    To start a process takes longer than many a run does, and a worker can be entered any number of times.
+    """
+    folders, calls = [], []
+    with contextlib.ExitStack() as leases:
+        for job in jobs:
+            run = run_storage(job.config)
+            lease = leases.enter_context(hold(run))
+            adopt_config(run, job.config)
+            run.write(DATASET_FILE, f'{{"key": "{dataset}"}}'.encode())
+            place = {"url": run.url, "fence": lease.fence, "generation": lease.next_generation()}
+            calls.append({**place, "layout": job.layout.to_json(), "entry": job.entry, **job.arguments})
+            folders.append(run)
+        (world,) = {job.layout.world for job in jobs}
+        first = {"run": folders[0], "generation": 0, "fence": 0}
+        entry = "tests.distributed.runs:train_in_turn"
+        run_group(entry, world=world, **first, runs=len(jobs), calls=calls, dataset=dataset)
+    return folders
+
+
+def train_in_turn(context: WorkerContext, *, calls: Sequence[dict[str, Any]], dataset: str) -> None:
+    """A worker that does the work of one worker of each run in `calls`."""
+    for number, call in enumerate(calls):
+        turn = replace(
+            context,
+            run=Storage(call["url"]),
+            fence=call["fence"],
+            generation=call["generation"],
+            store=PrefixStore(str(number), context.store),
+        )
+        module, _, function = call.pop("entry").partition(":")
+        arguments = {name: value for name, value in call.items() if name not in ("url", "fence", "generation")}
+        getattr(importlib.import_module(module), function)(turn, dataset=dataset, device="cpu", **arguments)
+
+
 def losses(run: Storage) -> list[float]:
     """The loss of each optimizer step."""
     return [float(record["data"]["loss"]) for record in by_step(read_all(run.at("metrics")))]
@@ -116,4 +170,9 @@ def samples(run: Storage) -> dict[int, list[int]]:
 def furthest(first: list[float], second: list[float]) -> float:
     """The largest difference between two loss curves."""
     assert len(first) == len(second) == STEPS
-    return max(abs(a - b) for a, b in zip(first, second, strict=True))
+    return differing(first, second)
+
+
+def differing(first: list[float], second: list[float]) -> float:
+    """The largest difference between two loss curves as far as the shorter one goes."""
+    return max(abs(a - b) for a, b in zip(first, second, strict=False))

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardline.components.common.config.data_rules import broken_data_rules
 from shardline.components.common.config.presets import ModelShape
+from shardline.components.common.config.schedules import (
+    SCHEDULES,
+    microbatches_problem,
+    split_backward_problem,
+    stages_problem,
+)
 from shardline.components.common.config.schema import Layout, RunConfig, Training
+
+#: The axes of a layout: their product is the number of processes.
+AXES = ("dp_replicate", "dp_shard", "tp", "cp", "pp")
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,9 @@ def broken_rules(config: RunConfig) -> Iterator[Problem]:
     for number, stage in enumerate(training.stages):
         if stage.global_batch:
             yield from _batch(f"training.stages.{number}.global_batch", stage.global_batch, training.microbatch)
+    if training.precision == "float8":
+        rule = "is not supported: it needs torchao and GPUs of compute capability 8.9 or more; take bf16"
+        yield Problem("training.precision", rule)
     if shape:
         yield from _layout(training, shape)
     workers = config.sharding.workers
@@ -83,49 +96,60 @@ def _batch(path: str, batch: int, microbatch: int) -> Iterator[Problem]:
 
 def _layout(training: Training, shape: ModelShape) -> Iterator[Problem]:
     layout = training.layout
-    for name in ("dp_replicate", "dp_shard", "pp", "stages_per_rank"):
+    for name in (*AXES, "stages_per_rank"):
         value = getattr(layout, name)
         if isinstance(value, int) and value < 1:
             yield Problem(f"training.layout.{name}", "must be at least 1, or auto")
             return
     pp = 1 if layout.pp == "auto" else layout.pp
-    stages = 1 if layout.stages_per_rank == "auto" else layout.stages_per_rank
-    if layout.stages_per_rank == "auto" and layout.schedule == "Interleaved1F1B":
-        stages = 2
+    stages = SCHEDULES[layout.schedule].least_stages if layout.schedule != "auto" else 1
+    if layout.stages_per_rank != "auto":
+        stages = layout.stages_per_rank
+        problem = None if layout.schedule == "auto" else stages_problem(layout.schedule, stages)
+        if problem:
+            yield Problem("training.layout.stages_per_rank", problem)
     if pp * stages > shape.layers:
         yield Problem("training.layout.pp", f"{pp * stages} stages need as many layers; the model has {shape.layers}")
         return
-    yield from _schedule(layout)
-    data = (1 if layout.dp_shard == "auto" else layout.dp_shard) * (
-        1 if layout.dp_replicate == "auto" else layout.dp_replicate
-    )
-    rounds = -(-training.fewest_microbatches // data)
-    if pp > 1 and rounds < pp * stages and training.smallest_batch % training.microbatch == 0:
+    if pp > 1 and training.smallest_batch % training.microbatch == 0:
+        yield from _microbatches(training, pp)
+    yield from _pipeline(training, pp)
+
+
+def _microbatches(training: Training, pp: int) -> Iterator[Problem]:
+    layout = training.layout
+    schedule = "1F1B" if layout.schedule == "auto" else layout.schedule
+    data = _at_least(layout.dp_shard) * _at_least(layout.dp_replicate)
+    problem = microbatches_problem(schedule, pp=pp, microbatches=-(-training.fewest_microbatches // data))
+    # While a data-parallel axis is open, the planner may find a number of ranks that suits the schedule.
+    if problem and (training.fewest_microbatches < pp or "auto" not in (layout.dp_shard, layout.dp_replicate)):
+        yield Problem("training.layout.pp", f"{problem}: raise training.global_batch or lower training.microbatch")
+
+
+def _pipeline(training: Training, pp: int) -> Iterator[Problem]:
+    """What can't go with a pipeline, or with some schedules."""
+    layout = training.layout
+    if pp > 1 and layout.reshard is True:
         yield Problem(
-            "training.layout.pp",
-            f"a pipeline of {pp * stages} stages needs at least {pp * stages} microbatches on each data-parallel rank; "
-            f"there are {rounds}: raise training.global_batch or lower training.microbatch",
+            "training.layout.reshard",
+            "must be auto or false in a pipeline: gathering again for each microbatch would dominate, and with a "
+            "schedule that splits the backward pass torch 2.13 loses gradients without a word",
         )
+    if layout.schedule != "auto" and layout.pp != 1:
+        problem = split_backward_problem(layout.schedule, recompute=layout.recompute, compiled=training.compile)
+        if problem:
+            yield Problem("training.layout.schedule", problem)
 
 
-def _schedule(layout: Layout) -> Iterator[Problem]:
-    if layout.schedule == "1F1B" and layout.stages_per_rank not in ("auto", 1):
-        yield Problem("training.layout.stages_per_rank", "must be 1 with schedule 1F1B; Interleaved1F1B takes more")
-    if layout.schedule == "Interleaved1F1B" and layout.stages_per_rank == 1:
-        yield Problem("training.layout.stages_per_rank", "must be at least 2 with schedule Interleaved1F1B")
+def _at_least(value: int | str) -> int:
+    return value if isinstance(value, int) else 1
 
 
 def _world(layout: Layout, processes: int) -> Iterator[Problem]:
-    fixed = 1
-    free_axes = False
-    for name in ("dp_replicate", "dp_shard", "pp"):
-        value = getattr(layout, name)
-        if value == "auto":
-            free_axes = True
-        else:
-            fixed *= value
-    if fixed > processes or (not free_axes and fixed != processes) or processes % fixed:
+    values = [getattr(layout, name) for name in AXES]
+    fixed = math.prod(_at_least(value) for value in values)
+    if fixed > processes or ("auto" not in values and fixed != processes) or processes % fixed:
         yield Problem(
             "training.layout",
-            f"dp_replicate x dp_shard x pp = {fixed} does not fit resources.processes ({processes})",
+            f"{' x '.join(AXES)} = {fixed} does not fit resources.processes ({processes})",
         )

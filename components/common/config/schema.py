@@ -21,9 +21,9 @@ from shardline.components.common.config.data_schema import (
 )
 from shardline.components.common.config.fields import Section, Size, extendable, free, identity
 from shardline.components.common.config.presets import PRESETS, ModelShape, RopeScaling
+from shardline.components.common.config.schedules import ScheduleName
 
 PresetName = Literal["tiny", "small", "125m", "1b", "llama3-8b", "llama3-70b", "llama3-405b"]
-ScheduleName = Literal["1F1B", "Interleaved1F1B"]
 
 
 class Rope(Section):
@@ -124,10 +124,20 @@ class Layout(Section):
 
     dp_replicate: int | Literal["auto"] = free("auto")
     dp_shard: int | Literal["auto"] = free("auto")
+    tp: int | Literal["auto"] = free("auto")
+    """Tensor-parallel ranks, which share heads, hidden units and vocabulary, and between layers a sample's tokens."""
+    cp: int | Literal["auto"] = free("auto")
+    """Context-parallel ranks, which share the tokens of each sample."""
     pp: int | Literal["auto"] = free("auto")
     schedule: ScheduleName | Literal["auto"] = free("auto")
+    """Of a pipeline; `auto` chooses between 1F1B and Interleaved1F1B."""
     stages_per_rank: int | Literal["auto"] = free("auto")
-    """Model stages on each pipeline rank: 1 with 1F1B, 2 or more with Interleaved1F1B."""
+    """Model stages on each pipeline rank: 1 with GPipe and 1F1B, 2 with ZBVZeroBubble and DualPipeV, else 2 or more."""
+    recompute: Literal["auto", "none", "selective", "full"] = free("auto")
+    """Activations to compute again in the backward pass: those that are cheap, or whole layers; `auto` is the least
+    that fits resources.memory."""
+    reshard: bool | Literal["auto"] = free("auto")
+    """Whether dp_shard frees gathered parameters after the forward pass; `auto` does, except in a pipeline."""
 
 
 def _layout(value: object) -> object:
@@ -206,7 +216,7 @@ class Training(Section):
     sequence: int = identity(ge=8, le=1 << 20)
     """Tokens in a sample."""
     seed: int = identity(0, ge=0, lt=1 << 63)
-    precision: Literal["fp32", "bf16", "fp64"] = identity("fp32")
+    precision: Literal["fp32", "bf16", "fp64", "float8"] = identity("fp32")
     """Of parameters and activations in the step; bf16 keeps fp32 master weights and reduces in fp32."""
     window: int = identity(64, ge=1, le=1 << 20)
     """Row groups that are shuffled together: a larger window is closer to a full shuffle and reads further ahead."""
@@ -222,7 +232,9 @@ class Training(Section):
     layout: Annotated[Layout, BeforeValidator(_layout, json_schema_input_type=Literal["auto"] | Layout)] = free(
         Layout()
     )
-    """`auto`, or any of dp_replicate, dp_shard, pp, schedule, stages_per_rank."""
+    """`auto`, or any of dp_replicate, dp_shard, tp, cp, pp, schedule, stages_per_rank, recompute, reshard."""
+    compile: bool = free(False)
+    """Compile each decoder layer with torch.compile."""
     checkpoint: Checkpoint = free(Checkpoint())
     guard: Guard = free(Guard())
     profile: Profile = free(Profile())

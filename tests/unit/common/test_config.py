@@ -85,7 +85,7 @@ def test_unknown_key_in_the_wrong_section() -> None:
         ),
         ("model.kv_heads=3", "--set: model.kv_heads = 3: must divide model.heads (4)"),
         ("model.vocab=300", "--set: model.vocab = 300: must be at least tokenizer.vocab (4096)"),
-        ("training.precision=fp8", "--set: training.precision = \"fp8\": should be 'fp32', 'bf16' or 'fp64'"),
+        ("training.precision=fp8", "--set: training.precision = \"fp8\": should be 'fp32', 'bf16', 'fp64' or 'float8'"),
         ("sharding.unit=5 MoB", '--set: sharding.unit = "5 MoB": should be a size such as 64MiB'),
         ("sharding.codec=zstd:99", '--set: sharding.codec = "zstd:99": has a form that is not allowed. Compression'),
         ("corpus=[]", "--set: corpus.urls: value should have at least 1 item"),

@@ -139,7 +139,7 @@ def test_plan_is_a_table_and_complete_as_json(tmp_path: Path) -> None:
     write(tmp_path)
     done = shardline("plan", "config.yaml", "--set", "resources.processes=2", cwd=tmp_path)
     names = [line.split()[0] for line in done.stdout.splitlines()]
-    assert names == ["layout", "why", "or", "processes", "model", "training"], done.stderr
+    assert names == ["layout", "why", "or", "or", "processes", "model", "training"], done.stderr
     assert "2 (resources.processes)" in done.stdout
     shown = json.loads(shardline("plan", "config.yaml", "--json", cwd=tmp_path).stdout)
     assert {"layout", "reason", "candidates", "processes", "processes_from", "tokens"} <= set(shown)

@@ -171,7 +171,7 @@ def with_gradients(*gradients: list[float] | None) -> list[nn.Parameter]:
 )
 def test_gradients_are_cut_to_their_common_norm(alone: dist.ProcessGroup, limit: float | None, factor: float) -> None:
     first, absent, second = with_gradients([3.0, -4.0], None, [12.0])
-    norm = clip_gradients([first, absent, second], limit=limit, pp_group=alone)
+    norm = clip_gradients([first, absent, second], limit=limit, group=alone)
     assert float(norm) == 13.0, "the norm before"
     assert absent.grad is None
     assert first.grad is not None and second.grad is not None
@@ -183,5 +183,5 @@ def test_gradients_are_cut_to_their_common_norm(alone: dist.ProcessGroup, limit:
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_a_norm_that_is_not_finite_is_told(alone: dist.ProcessGroup, value: float) -> None:
-    norm = clip_gradients(with_gradients([value, 1.0], [1.0]), limit=1.0, pp_group=alone)
+    norm = clip_gradients(with_gradients([value, 1.0], [1.0]), limit=1.0, group=alone)
     assert not math.isfinite(float(norm))

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 
 from shardline.components.common.config.presets import ModelShape
-from shardline.components.planning.layout import Layout
+from shardline.components.planning.layout import Layout, Place
 from shardline.components.training.model import Transformer
 from shardline.components.training.parallel import Parts
 from shardline.components.training.tied import Tied
@@ -23,11 +23,10 @@ def parts(shape: ModelShape, layout: Layout) -> Parts:
         stages=stages,
         shape=shape,
         layout=layout,
-        mesh=nothing,
+        place=Place(pp=0, dp=0, cp=0, tp=0),
         pp_group=nothing,
         dp_group=nothing,
-        pp_rank=0,
-        dp_rank=0,
+        tp_group=nothing,
         device=torch.device("cpu"),
     )
 
