@@ -23,9 +23,9 @@ def replay(
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:
-    """Do one optimizer step of a run again, from the nearest checkpoint, and show what it saw and what came of it.
+    """Do an optimizer step again and show what was in it.
 
-    Under any layout (`--set training.layout.pp=2`, `--set resources.processes=4`). The run is not touched. --json has
+    It starts from the nearest checkpoint before the step, under any layout (`--set training.layout.pp=2`, `--set resources.processes=4`). The run is not touched. --json has
     every parameter and the text of every document.
     """
     from shardline.components.common.runfolder import read_config
