@@ -25,8 +25,8 @@ def replay(
 ) -> None:
     """Do an optimizer step again and show what was in it.
 
-    It starts from the nearest checkpoint before the step, under any layout (`--set training.layout.pp=2`, `--set resources.processes=4`). The run is not touched. --json has
-    every parameter and the text of every document.
+    It starts from the nearest checkpoint before the step, under any layout (`--set training.layout.pp=2`, `--set
+    resources.processes=4`). The run is not touched. --json has every parameter and the text of every document.
     """
     from shardline.components.common.runfolder import read_config
     from shardline.components.elasticity.local import local_agent
