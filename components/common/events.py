@@ -31,6 +31,7 @@ EVENTS: dict[str, str] = {
     "checkpoint.unfinished": "what is left of a save that did not come to its end was passed over",
     "checkpoint.waited": "a save that fell due waited for the one before it",
     "checkpoint.pruned": "an old checkpoint was removed",
+    "memory.peak": "the most memory that each rank had",
     "cache.used": "what a rank had from the node cache",
     "update.skipped": "a loss or a gradient was not finite, and the weights were left as they are",
     "loss.spiked": "the loss of an optimizer step jumped",

@@ -17,15 +17,19 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from shardline.components.common.errors import ShardlineError, exit_code_of
+from shardline.components.common.errors import EnvironmentLacking, ShardlineError, exit_code_of
 from shardline.components.common.processes import die_with_parent, raise_on_signals
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
+
+_TORCH = "2.13"
 
 
 def main(description: str) -> int:
     # Before torch is imported, which takes seconds: an agent that dies meanwhile must not leave this process behind.
     die_with_parent()
+    # Without it memory falls to pieces where the shapes of steps change; what is set already stands.
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     import torch
 
     from shardline.components.elasticity.failures import classify, leave_record
@@ -38,6 +42,7 @@ def main(description: str) -> int:
     with _logging_to(run, f"logs/{job['generation']:06d}/{rank:05d}.log"):
         try:
             raise_on_signals()
+            _check_version(torch.__version__)
             context = _context(job, run=run, rank=rank)
             module, _, function = job["entry"].partition(":")
             getattr(importlib.import_module(module), function)(context, **job["arguments"])
@@ -48,6 +53,15 @@ def main(description: str) -> int:
                 leave_record(run, classified, generation=job["generation"], rank=rank)
             return exit_code_of(classified)
     return 0
+
+
+def _check_version(version: str) -> None:
+    """Raises EnvironmentLacking for another torch than the code is written for."""
+    if not version.startswith(f"{_TORCH}."):
+        raise EnvironmentLacking(
+            f"torch {version} is installed; training relies on private parts of torch {_TORCH}",
+            hint=f"install torch {_TORCH}, as the package asks for",
+        )
 
 
 def _context(job: dict[str, object], *, run: Storage, rank: int) -> WorkerContext:

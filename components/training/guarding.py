@@ -6,7 +6,8 @@ takes effect in the next generation, which all ranks make room for.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 
@@ -48,16 +49,23 @@ class Guarding:
         self._recorder = recorder
         self._in_a_row = 0
 
-    def after_step(self, step: int, result: StepResult) -> None:
+    def after_step(self, step: int, result: StepResult, *, settle: Callable[[], None]) -> None:
         """Take note of how optimizer step `step` went.
+
+        Args:
+            settle: ends what is being written into the run folder; called before a roll-back.
 
         Raises:
             UserError: training is to stop, or too many updates in a row were left out.
+            RolledBack: the next generation goes on from an earlier checkpoint.
         """
         if result.verdict is not Verdict.NOT_FINITE:
             self._in_a_row = 0
             if result.verdict is Verdict.SPIKE and result.updated:
                 self._tell("loss.spiked", result, step=step, first=step)
+            elif result.verdict is Verdict.SPIKE:
+                settle()
+                self._roll_back(step, result)
             return
         self._in_a_row += 1
         self._tell("update.skipped", result, step=step, first=step)
@@ -69,12 +77,8 @@ class Guarding:
                 hint="lower training.optimizer.lr or lengthen training.schedule.warmup, under another run name",
             )
 
-    def roll_back(self, step: int, result: StepResult) -> None:
-        """Have the samples of the spike at `step` passed over from an earlier checkpoint on. Collective.
-
-        Raises:
-            RolledBack: always; the next generation goes on from there.
-        """
+    def _roll_back(self, step: int, result: StepResult) -> NoReturn:
+        """Have the samples of the spike at `step` passed over from an earlier checkpoint on. Collective."""
         first = max(0, step - self._settings.pass_over)
         skip = Skip(step=first, batches=step - first + 1)
         if self._context.rank == 0:

@@ -25,8 +25,9 @@ from shardline.components.sharding.loader import Loader
 from shardline.components.sharding.order import DataPolicy, SampleOrder
 from shardline.components.training.checkpoint import loading
 from shardline.components.training.checkpoint.record import COUNTERS, CheckpointRecord
-from shardline.components.training.guard import Verdict, Watch
+from shardline.components.training.guard import Watch
 from shardline.components.training.guarding import Guarding, settings_now
+from shardline.components.training.memory import collected, peaks
 from shardline.components.training.profiling import Profiling
 from shardline.components.training.recorder import Recorder
 from shardline.components.training.requests import Requests
@@ -73,6 +74,7 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
     )
     with (
         contextlib.closing(loader),
+        collected(every=training.gc_every) as collection,
         Requests(context) as requests,
         Saves(context, config=config, session=session, recorder=recorder, policy=policy.to_json(), saved=done) as saves,
     ):
@@ -100,18 +102,19 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
                 save_seconds=save_seconds,
             )
             began = ended
-            guarding.after_step(step, result)
-            if result.verdict is Verdict.SPIKE and not result.updated:
-                saves.wait()
-                guarding.roll_back(step, result)
+            guarding.after_step(step, result, settle=saves.wait)
+            collection.after_step(step)
             asked = requests.agreed(result.request, step=step)
+            if "profile" in asked:
+                profiling.ask(done, steps=asked["profile"]["steps"], ranks=asked["profile"]["ranks"])
             if "stop" in asked and done < training.steps:
                 saves.finish(done, counters=counters, recent=watch.recent)
                 raise StopRequested(f"stopped as asked, after optimizer step {done:,} of {training.steps:,}")
-            if "profile" in asked:
-                profiling.ask(done, steps=asked["profile"]["steps"], ranks=asked["profile"]["ranks"])
             save_seconds = saves.after_step(done, loss=result.loss, counters=counters, recent=watch.recent)
         saves.finish(done, counters=counters, recent=watch.recent)
+        used = peaks()
+        if recorder.events:
+            recorder.events.emit("memory.peak", {"ranks": used})
 
 
 def _resume(

@@ -64,6 +64,13 @@ def test_the_ranks_of_a_node_share_what_they_read(finished: Finished) -> None:
     assert 0 < used["misses"] <= len(entries) and used["damaged"] == used["evictions"] == 0
 
 
+def test_each_ranks_memory_is_reported(finished: Finished) -> None:
+    (found,) = [record["data"] for record in read_all(finished.run.at("events")) if record["name"] == "memory.peak"]
+    assert len(found["ranks"]) == 2
+    # A process that has imported torch, in bytes: more than 100 MB, less than 100 GB.
+    assert all(1e8 < rank["host"] < 1e11 and rank["device"] == 0 for rank in found["ranks"])
+
+
 def test_everything_is_there(finished: Finished) -> None:
     assert sorted(path.name for path in finished.folder.iterdir()) == ["config.yaml", "data"]
     names = finished.run.names()

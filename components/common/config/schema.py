@@ -236,6 +236,8 @@ class Training(Section):
     compile: bool = free(False)
     """Compile each decoder layer with torch.compile."""
     checkpoint: Checkpoint = free(Checkpoint())
+    gc_every: int = free(1000, ge=1, le=MOST_STEPS)
+    """Optimizer steps after which all ranks collect Python's garbage, at the same time and at no other."""
     guard: Guard = free(Guard())
     profile: Profile = free(Profile())
 
