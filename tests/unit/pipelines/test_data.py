@@ -99,9 +99,12 @@ def test_an_id_above_65535_comes_back_and_a_model_without_it_is_refused(folder: 
     (folder / "large.json").write_text(json.dumps(given))
     (folder / "rare.txt").write_text("one two <rare> three four <rare>\n" * 50)
     config = yaml.safe_load(SMALL) | {"run": "large", "corpus": "rare.txt", "tokenizer": {"url": "large.json"}}
-    config["model"] = {"vocab": 65_536}
     config["sharding"]["held_out"] = 0
     write(folder, yaml.safe_dump(config), name="large.yaml")
+    for command in ("shard", "run"):
+        refused = shardline(command, "large.yaml", "--set", "model.vocab=65536", cwd=folder)
+        assert refused.returncode == 2 and "Traceback" not in refused.stderr
+        assert "has 70,001 tokens, and the model 65,536; set model.vocab to that or more" in refused.stderr
 
     done = shardline("shard", "large.yaml", "--json", cwd=folder)
     assert done.returncode == 0 and json.loads(done.stdout)["vocab"] == 70_001, done.stderr
@@ -110,10 +113,10 @@ def test_an_id_above_65535_comes_back_and_a_model_without_it_is_refused(folder: 
     assert np.count_nonzero(document.tokens == 70_000) == 100 and document.tokens.dtype == np.uint32
     assert dataset.tokenizer().decode(document.tokens) == (folder / "rare.txt").read_text()
 
-    refused = shardline("train", "large.yaml", cwd=folder)
+    # The data set is there, and another run wants it for a smaller model.
+    refused = shardline("train", "large.yaml", "--set", "model.vocab=65536", "--set", "run=smaller", cwd=folder)
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
-    assert "model.vocab: 65536 is less than the tokenizer's 70001 tokens" in refused.stderr
-    assert not list(folder.glob("data/runs/large/checkpoints/*"))
+    assert not list(folder.glob("data/runs/*/checkpoints/*"))
 
 
 @pytest.mark.parametrize("part", ["2/2", "a/b", "1", "-1/2"])
