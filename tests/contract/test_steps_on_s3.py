@@ -1,4 +1,4 @@
-"""What the steps make of S3 that fails: no corpus is taken for a damaged one, no checkpoint for a whole one."""
+"""What sharding makes of S3 that fails: no corpus is taken for a damaged one."""
 
 from __future__ import annotations
 
@@ -7,23 +7,18 @@ import io
 import json
 import re
 import uuid
-from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from shardline.components.common.config.data_schema import Source
 from shardline.components.common.errors import StorageLost, UserError
-from shardline.components.common.owner import hold
 from shardline.components.common.storage import Storage
 from shardline.components.common.storage.s3client import PatientS3FileSystem
-from shardline.components.common.workers import WorkerContext
 from shardline.components.sharding.corpus import CorpusFile, Fields, list_files
 from shardline.components.sharding.documents import Document, read_piece
 from shardline.components.sharding.units import Piece
-from shardline.components.training.checkpoint import catalog, saving
 from tests.contract.conftest import BUCKET
 from tests.contract.faults import Proxy, Rule
 
@@ -78,36 +73,3 @@ def test_a_corpus_file_that_changes_after_it_was_listed(storage: Storage, elsewh
             PatientS3FileSystem.clear_instance_cache()  # as in another process: with no memory of the listing
         with pytest.raises(UserError, match=f"{re.escape(file.url)}: changed while it was being read"):
             texts(file)
-
-
-def test_a_checkpoint_that_cannot_be_written_is_none(
-    storage: Storage, server: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with hold(storage) as lease:
-
-        def save(step: int) -> catalog.CheckpointRecord:
-            context = WorkerContext(
-                generation=1,
-                rank=0,
-                world=1,
-                local_rank=0,
-                store=None,
-                run=storage,
-                fence=lease.fence,
-                timeout=timedelta(seconds=60),
-            )
-            tensors = {"model.a": torch.arange(100_000, dtype=torch.float32)}
-            return saving.save(tensors, context=context, step=step, state={}, identity="i", layout={})
-
-        kept = save(5)
-        monkeypatch.setenv("SHARDLINE_STORAGE_SECONDS", "0.5")
-        for step, holding in ((10, "safetensors"), (20, "commit.json")):
-            server.rules[:] = [Rule("answer", method="PUT", holding=holding)]
-            with pytest.raises(StorageLost, match=f"step-{step:012d}"):
-                save(step)
-            server.rules.clear()
-            assert catalog.committed(storage) == [kept]
-        monkeypatch.setenv("SHARDLINE_STORAGE_SECONDS", "20")
-        server.rules[:] = [Rule("answer", method="PUT", times=3)]
-        again = save(20)
-        assert catalog.current(storage) == again
