@@ -13,8 +13,8 @@ from typing import Any
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.presets import ModelShape
 from shardline.components.common.config.schedules import SCHEDULES, microbatches_problem, split_backward_problem
-from shardline.components.common.config.schema import Layout as Constraint
-from shardline.components.common.config.schema import Training
+from shardline.components.common.config.training_schema import Layout as Constraint
+from shardline.components.common.config.training_schema import Training
 from shardline.components.common.errors import UserError
 from shardline.components.planning.estimate import RECOMPUTATIONS, Estimate, estimate
 from shardline.components.planning.layout import Layout

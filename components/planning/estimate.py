@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from shardline.components.common.config.presets import ModelShape
 from shardline.components.common.config.schedules import SCHEDULES
-from shardline.components.common.config.schema import Training
+from shardline.components.common.config.training_schema import Training
 from shardline.components.planning.layout import Layout, split_layers
 
 #: Bytes a parameter: the master value, its gradient and AdamW's two moments.

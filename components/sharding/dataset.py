@@ -10,10 +10,9 @@ URL of the file and what to do.
 from __future__ import annotations
 
 import json
-import mmap
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +29,7 @@ from shardline.components.sharding.cache import NodeCache, open_cache
 from shardline.components.sharding.manifest import Manifest, SplitFacts, read_manifest
 from shardline.components.sharding.order import DataPolicy, Geometry, SampleOrder
 from shardline.components.sharding.pages import NotPages
+from shardline.components.sharding.rowgroup import RowGroup, Shelf
 from shardline.components.sharding.shardfile import (
     GROUP,
     Groups,
@@ -116,33 +116,6 @@ class Dataset:
         return (tokenizer.decode(document.tokens) for document in self.split(name).documents())
 
 
-class RowGroup:
-    """A row group that was read."""
-
-    def __init__(self, tokens: Tokens, decode: Callable[[Tokens], Blocks]) -> None:
-        self._tokens: Tokens | None = tokens
-        self._rows = len(tokens)
-        self._decode = decode
-        self._blocks: Blocks | None = None
-
-    @property
-    def tokens(self) -> Tokens:
-        """[rows, sequence + 1]; [rows, 0] once they are dropped."""
-        return np.empty((self._rows, 0), np.uint16) if self._tokens is None else self._tokens
-
-    def blocks(self) -> Blocks:
-        """All there is of the blocks; decoded when it is first asked for."""
-        if self._blocks is None:
-            self._blocks = self._decode(self.tokens)
-        return self._blocks
-
-    def drop_tokens(self) -> None:
-        """Let go of the tokens; `blocks` has none from now on."""
-        # Not even an empty array takes their place: it would stay behind in the midst of the memory that this thread
-        # takes and gives back for each row group, which then no longer has room for a whole one.
-        self._tokens = None
-
-
 class Split:
     """The blocks of a split, by row groups.
 
@@ -170,7 +143,7 @@ class Split:
         self._first_shard = first_shard
         self._footers: OrderedDict[str, pq.FileMetaData] = OrderedDict()
         self._lock = threading.Lock()
-        self._shelf = _Shelf()
+        self._shelf = Shelf()
 
     def stream(self, name: str) -> Geometry:
         """Where the blocks of a stream lie: of a source, or of several joined by "+".
@@ -315,28 +288,6 @@ class Split:
                     found.setdefault(place, []).append(tokens[edges[at] : edges[at + 1]])
         for place, parts in found.items():
             yield TokenizedDocument(source, *place, np.concatenate(parts)[1:])
-
-
-class _Shelf:
-    """Copies of small pieces, side by side in a few large ones.
-
-    A piece that outlives what was read with it would else lie in the midst of the memory that each row group takes and
-    gives back, which then can't be used again for a whole one. Safe for several threads.
-    """
-
-    _SIZE = 1 << 20
-
-    def __init__(self) -> None:
-        self._board = memoryview(b"")
-        self._lock = threading.Lock()
-
-    def keep(self, piece: memoryview) -> memoryview:
-        with self._lock:
-            if len(self._board) < len(piece):
-                self._board = memoryview(mmap.mmap(-1, max(len(piece), self._SIZE)))
-            kept, self._board = self._board[: len(piece)], self._board[len(piece) :]
-        kept[:] = piece
-        return kept
 
 
 def _mapped(blocks: Blocks) -> RowGroup:

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardline.components.sharding.blocks import I32, I64, Blocks, Samples, Tokens, concatenate
-from shardline.components.sharding.dataset import RowGroup, Split
+from shardline.components.sharding.dataset import Split
 from shardline.components.sharding.order import Places, StageOrder
+from shardline.components.sharding.rowgroup import RowGroup
 
 #: Row groups of the next segment that are read before they are due.
 _AHEAD = 4

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enum import Enum
 from statistics import fmean, pstdev
 
-from shardline.components.common.config.schema import Guard
+from shardline.components.common.config.training_schema import Guard
 
 #: A loss that hardly varies is no cause to call the next one a spike: at least this share of the mean is one deviation.
 _LEAST_DEVIATION = 0.01

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.config.schema import Guard
+from shardline.components.common.config.training_schema import Guard
 from shardline.components.common.errors import RolledBack, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from shardline.components.common.config.schema import Optimizer as OptimizerConfig
-from shardline.components.common.config.schema import Training
+from shardline.components.common.config.training_schema import Optimizer as OptimizerConfig
+from shardline.components.common.config.training_schema import Training
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

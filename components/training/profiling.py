@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from shardline.components.common.config.schema import Profile
+from shardline.components.common.config.training_schema import Profile
 from shardline.components.common.workers import WorkerContext
 from shardline.components.training.recorder import Recorder
 

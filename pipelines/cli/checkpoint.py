@@ -10,7 +10,7 @@ from shardline.pipelines.cli.options import AsJson, Root, Run, found_run
 from shardline.pipelines.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from shardline.components.common.config.schema import Keep
+    from shardline.components.common.config.training_schema import Keep
     from shardline.components.common.storage import Storage
 
 app = typer.Typer(
@@ -160,7 +160,7 @@ def pin(
 
 def _rules(run: Storage, *, last: int | None, every: int | None, best: int | None) -> Keep:
     """The rules of the options, or those of the run's config."""
-    from shardline.components.common.config.schema import Keep
+    from shardline.components.common.config.training_schema import Keep
     from shardline.components.common.errors import UserError
     from shardline.components.common.runfolder import read_config
 

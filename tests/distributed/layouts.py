@@ -11,7 +11,7 @@ from itertools import combinations, product
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.schedules import SCHEDULES
-from shardline.components.common.config.schema import Layout as Constraint
+from shardline.components.common.config.training_schema import Layout as Constraint
 from shardline.components.common.errors import UserError
 from shardline.components.planning.choose import choose
 from shardline.components.planning.layout import Layout

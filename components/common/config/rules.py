@@ -14,7 +14,8 @@ from shardline.components.common.config.schedules import (
     split_backward_problem,
     stages_problem,
 )
-from shardline.components.common.config.schema import Layout, RunConfig, Training
+from shardline.components.common.config.schema import RunConfig
+from shardline.components.common.config.training_schema import Layout, Training
 
 #: The axes of a layout: their product is the number of processes.
 AXES = ("dp_replicate", "dp_shard", "tp", "cp", "pp")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from shardline.components.common.config.schema import Keep
+from shardline.components.common.config.training_schema import Keep
 from shardline.components.common.events import EventLog
 from shardline.components.common.owner import hold
 from shardline.components.common.storage import Storage

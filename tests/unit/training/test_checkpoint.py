@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shardline.components.common.config.schema import Keep
+from shardline.components.common.config.training_schema import Keep
 from shardline.components.common.errors import DamagedData, PeerLost, Superseded, UserError
 from shardline.components.common.events import EventLog
 from shardline.components.common.owner import OWNER_FILE, hold

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from shardline.components.common.config.schema import Guard
+from shardline.components.common.config.training_schema import Guard
 from shardline.components.training.guard import Verdict, Watch
 
 SETTINGS = Guard(window=16, factor=6.0)

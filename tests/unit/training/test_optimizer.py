@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardline.components.common.config.schema import Optimizer, Schedule, Training
+from shardline.components.common.config.training_schema import Optimizer, Schedule, Training
 from shardline.components.training.optimizer import (
     MOMENTS,
     build_optimizer,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardline.components.common import config as configs
-from shardline.components.common.config.schema import Keep
+from shardline.components.common.config.training_schema import Keep
 from shardline.components.common.errors import ConfigError, Superseded
 from shardline.components.common.owner import Lease, hold
 from shardline.components.common.storage import Storage
