@@ -6,7 +6,6 @@ the run has when it is made: left behind by one that was killed, it means nothin
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Literal
 
 from shardline.components.common.errors import ShardlineError, UserError
@@ -14,12 +13,10 @@ from shardline.components.common.owner import owner
 from shardline.components.common.runfolder import STATUS_FILE, read_json, write_json
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import now
+from shardline.components.common.ticking import Ticking
 
 Request = Literal["stop", "profile"]
 REQUESTS: tuple[Request, ...] = ("stop", "profile")
-
-_LOCAL_SECONDS = 0.5
-_REMOTE_SECONDS = 2.0
 
 
 def ask(run: Storage, request: Request, **details: Any) -> None:
@@ -47,16 +44,14 @@ class Mailbox:
     def __init__(self, run: Storage, *, fence: int) -> None:
         self._run, self._fence = run, fence
         self._found: dict[Request, dict[str, Any]] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="mailbox", daemon=True)
+        self._ticking = Ticking(run, self._look, name="mailbox")
 
     def __enter__(self) -> Mailbox:
-        self._thread.start()
+        self._ticking.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._ticking.__exit__(*exc)
 
     def get(self, request: Request) -> dict[str, Any] | None:
         """The details of a request that is there."""
@@ -67,14 +62,12 @@ class Mailbox:
         self._run.delete(_path(request))
         self._found.pop(request, None)
 
-    def _loop(self) -> None:
-        seconds = _LOCAL_SECONDS if self._run.is_local else _REMOTE_SECONDS
-        while not self._ended.wait(seconds):
-            for request in REQUESTS:
-                if request not in self._found:
-                    self._look(request)
+    def _look(self) -> None:
+        for request in REQUESTS:
+            if request not in self._found:
+                self._look_for(request)
 
-    def _look(self, request: Request) -> None:
+    def _look_for(self, request: Request) -> None:
         try:
             details = read_json(self._run, _path(request))
         except ShardlineError:

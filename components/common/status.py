@@ -6,7 +6,6 @@ nothing else. The same thread notices when another process has taken the run ove
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from shardline.components.common.errors import ShardlineError, Superseded
@@ -14,9 +13,7 @@ from shardline.components.common.owner import Lease
 from shardline.components.common.runfolder import STATUS_FILE, write_json
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import now
-
-_LOCAL_SECONDS = 0.5
-_REMOTE_SECONDS = 2.0
+from shardline.components.common.ticking import Ticking
 
 
 class StatusWriter:
@@ -28,8 +25,7 @@ class StatusWriter:
         self._fixed = {"phase": phase, "generation": generation}
         self._numbers: dict[str, Any] | None = None
         self._superseded: Superseded | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="status", daemon=True)
+        self._ticking = Ticking(run, self._put, name="status")
 
     def set(self, *, step: int, **numbers: Any) -> None:
         """The newest numbers: `step` counts what the phase counts in. It writes nothing itself.
@@ -42,20 +38,16 @@ class StatusWriter:
         self._numbers = {"step": step, **numbers}
 
     def __enter__(self) -> StatusWriter:
-        self._thread.start()
+        self._ticking.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._ticking.__exit__(*exc)
         self._put()
 
-    def _loop(self) -> None:
-        seconds = _LOCAL_SECONDS if self._run.is_local else _REMOTE_SECONDS
-        while not self._ended.wait(seconds) and not self._superseded:
-            self._put()
-
     def _put(self) -> None:
+        if self._superseded:
+            return
         numbers, self._numbers = self._numbers, None
         try:
             self._lease.check()

@@ -21,6 +21,16 @@ class Place(NamedTuple):
     cp: int
     tp: int
 
+    @property
+    def leads_slice(self) -> bool:
+        """One rank of those of a stage that work on the same samples."""
+        return self.cp == self.tp == 0
+
+    @property
+    def leads_stage(self) -> bool:
+        """One rank of those that hold parts of the same parameters."""
+        return self.dp == 0 and self.leads_slice
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:

@@ -30,15 +30,8 @@ from shardline.components.common.storage import Storage
 from shardline.components.sharding.codec_choice import CANDIDATES, Trial, choose, score
 from shardline.components.sharding.codec_sample import Sample
 from shardline.components.sharding.manifest import OtherVersion, folder, seal
-from shardline.components.sharding.shardfile import (
-    Groups,
-    Shard,
-    ShardWriter,
-    checksum_of,
-    decode_group,
-    decode_tokens,
-    read_footer,
-)
+from shardline.components.sharding.shardfile import Groups, Shard, checksum_of, decode_group, decode_tokens, read_footer
+from shardline.components.sharding.shardwriter import ShardWriter
 
 AUTO = "auto"
 CODEC_FILE = "codec.json"

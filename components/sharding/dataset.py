@@ -194,14 +194,12 @@ class Split:
 
         Its checksum alone would do for honest data; with its place, nobody can pass off another data set's as this one.
         """
-        entry = self._index[group]
-        shard = self.facts.shards[int(entry["shard"]) - self._first_shard]
+        entry, shard = self._find(group)
         place = f"{self._storage.url_of(names.shard_path(shard.hash))} {self._number(group)} ".encode()
         return hash_of(place + entry["hash"].tobytes()).hex()
 
     def _fetch_group(self, group: int, into: memoryview | None = None) -> RowGroup:
-        entry = self._index[group]
-        shard = self.facts.shards[int(entry["shard"]) - self._first_shard]
+        entry, shard = self._find(group)
         data = self._range(shard, int(entry["offset"]), int(entry["length"]))
         if checksum_of(data) != entry["hash"].tobytes():
             raise self._damaged(shard, f"row group {self._number(group)} is not what was written")
@@ -216,8 +214,7 @@ class Split:
         return RowGroup(tokens, lambda tokens: self._blocks(group, tokens, rest))
 
     def _blocks(self, group: int, tokens: Tokens, rest: memoryview) -> Blocks:
-        entry = self._index[group]
-        shard = self.facts.shards[int(entry["shard"]) - self._first_shard]
+        entry, shard = self._find(group)
         footer, number = self._footer(shard), self._number(group)
         offset = int(entry["offset"]) + int(entry["length"]) - len(rest)
         first = self.geometry.first_of(group)
@@ -225,6 +222,11 @@ class Split:
             return decode_group(footer, number, size=shard.size, offset=offset, data=rest, tokens=tokens, first=first)
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise self._damaged(shard, f"row group {number} cannot be read: {error}") from error
+
+    def _find(self, group: int) -> tuple[np.void, Shard]:
+        """A row group's entry in the index, and its shard."""
+        entry = self._index[group]
+        return entry, self.facts.shards[int(entry["shard"]) - self._first_shard]
 
     def _number(self, group: int) -> int:
         """The number of a row group within its shard."""

@@ -7,7 +7,7 @@ Called by training, which decides, and by whatever wants a run's order. Each dec
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -25,8 +25,13 @@ def policy_of_run(run: Storage, config: RunConfig) -> DataPolicy:
     Raises:
         DamagedData: a decision is not what was written.
     """
+    return policy_with(decided(run), config)
+
+
+def policy_with(decided: Sequence[Skip], config: RunConfig) -> DataPolicy:
+    """The data policy that `config` asks for, with decisions that were read."""
     policy = policy_of(config)
-    skips = sorted((*policy.skips, *decided(run)), key=lambda skip: skip.step)
+    skips = sorted((*policy.skips, *decided), key=lambda skip: skip.step)
     return replace(policy, skips=tuple(skips))
 
 

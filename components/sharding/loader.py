@@ -28,11 +28,12 @@ from shardline.components.sharding.segments import Segment, Share, StreamReader
 
 #: Reading from elsewhere is waiting, mostly; reading from here is decoding.
 THREADS_LOCAL, THREADS_REMOTE = 2, 8
-#: Steps are put together a few at a time: as many as make about this many tokens, up to so many. The first ones come
-#: alone, as they need the fewest row groups.
-_CHUNK_TOKENS, _CHUNK_STEPS = 1 << 17, 32
+#: Steps are put together a few at a time: as many as make about this many tokens, up to so many. Each chunk is handed
+#: from thread to thread, which costs more than its copying where it is small. The first ones come alone, as they need
+#: the fewest row groups.
+_CHUNK_TOKENS, _CHUNK_STEPS = 5 << 16, 64
 #: So many times that are ready before they are asked for: a thread that waits for another one to wake up waits long.
-_CHUNKS_AHEAD = 3
+_CHUNKS_AHEAD = 2
 
 
 class Loader:

@@ -22,7 +22,8 @@ from shardline.components.sharding.documents import Document
 from shardline.components.sharding.job import Arrays, Job, Left, leave_out, save_record
 from shardline.components.sharding.manifest import shard_path
 from shardline.components.sharding.packing import Packer, Packing, Piece
-from shardline.components.sharding.shardfile import GROUP, Groups, ShardWriter
+from shardline.components.sharding.shardfile import GROUP, Groups
+from shardline.components.sharding.shardwriter import ShardWriter
 from shardline.components.sharding.tokenizer import Tokenizer
 
 SPLITS = ("train", "held_out")

@@ -14,7 +14,6 @@ import torch.distributed as dist
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.training_schema import Guard
 from shardline.components.common.errors import RolledBack, UserError
-from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
 from shardline.components.sharding import decisions
 from shardline.components.sharding.dataset import Dataset
@@ -29,10 +28,10 @@ from shardline.components.training.session import StepResult
 _MOST_DOCUMENTS = 200
 
 
-def settings_now(run: Storage, config: RunConfig) -> Guard:
-    """The run's rule for this generation: once it has rolled back as often as it may, spikes are reported."""
+def settings_after(roll_backs: int, config: RunConfig) -> Guard:
+    """The rule of a run that has rolled back so often: once it is as often as it may, spikes are reported."""
     guard = config.training.guard
-    if guard.spike == "roll-back" and len(decisions.decided(run)) >= guard.roll_backs:
+    if guard.spike == "roll-back" and roll_backs >= guard.roll_backs:
         return guard.model_copy(update={"spike": "report"})
     return guard
 

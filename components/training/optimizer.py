@@ -86,8 +86,6 @@ def clip_gradients(
 
     Args:
         group: the ranks that hold a part of the model; all there are, unless given.
-
-    Args:
         copies: those of `parameters` that another stage counts: scaled with the others, and no part of the norm.
 
     Returns:

@@ -29,11 +29,7 @@ class Recorder:
         self._config = config
         self._layout = session.layout
         self._dp_rank = session.parts.place.dp
-        # One of those that compute the same samples.
-        self._records_samples = session.parts.has_last_stage and (session.parts.place.cp, session.parts.place.tp) == (
-            0,
-            0,
-        )
+        self._records_samples = session.parts.has_last_stage and session.parts.place.leads_slice
         self._rate = 0.0
         self._samples: StreamWriter | None = None
         self._metrics: StreamWriter | None = None

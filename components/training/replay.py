@@ -8,14 +8,12 @@ Errors: those of training; `UserError` for a step that the run has not done.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import UserError
@@ -32,11 +30,12 @@ from shardline.components.planning.layout import Layout
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.decisions import policy_of_run
 from shardline.components.sharding.inspect import Viewer
-from shardline.components.sharding.loader import Loader
 from shardline.components.sharding.order import DataPolicy, policy_of
 from shardline.components.sharding.step import find_dataset
 from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
+from shardline.components.training.checkpoint.inspect import find
+from shardline.components.training.dtensors import whole_of
 from shardline.components.training.guard import Watch
 from shardline.components.training.session import Session, StepResult, open_session
 
@@ -129,7 +128,7 @@ def work(
         done = _load(run, begin, session=session)
         result, parameters = _train(asked, done, config=config, data=data, session=session)
         # Of every stage one rank: the others hold parts of the same parameters.
-        if session.parts.place[1:] == (0, 0, 0):
+        if session.parts.place.leads_stage:
             facts: dict[str, Any] = {"step": asked.step, "loss": result.loss, "gradient_norm": result.gradient_norm}
             facts |= {"learning_rate": result.learning_rate, "tokens": result.tokens, "verdict": result.verdict.value}
             content = json.dumps({**facts, "parameters": parameters}).encode()
@@ -139,7 +138,7 @@ def work(
 def _load(run: Storage, begin: int | None, *, session: Session) -> int:
     if begin is None:
         return 0
-    session.load(next(each for each in catalog.committed(run) if each.step == begin), with_optimizer=True)
+    session.load(find(run, begin), with_optimizer=True)
     return begin
 
 
@@ -150,16 +149,8 @@ def _train(
     split = data.split("train")
     order = split.order(wanted.policy(config))
     watch = Watch(config.training.guard.model_copy(update={"spike": "off"}))
-    loader = Loader(
-        split,
-        order=order,
-        microbatch=config.training.microbatch,
-        dp_rank=session.parts.place.dp,
-        dp_size=session.layout.dp,
-        position=order.position_at(done),
-    )
     parameters: dict[str, Any] = {}
-    with contextlib.closing(loader):
+    with session.loader(split, order=order, position=order.position_at(done)) as loader:
         for step in range(done, wanted.step + 1):
             look = (lambda: parameters.update(_facts(session))) if step == wanted.step else None
             result = session.step(next(loader), step=step, watch=watch, look=look)
@@ -179,8 +170,4 @@ def _facts(session: Session) -> dict[str, dict[str, Any]]:
 
 def _measures(prefix: str, tensor: Tensor) -> dict[str, Any]:
     norm, wrong = torch.linalg.vector_norm(tensor), (~torch.isfinite(tensor)).sum()
-    return {f"{prefix}norm": float(_whole(norm)), f"{prefix}not_finite": int(_whole(wrong))}
-
-
-def _whole(number: Tensor) -> Tensor:
-    return number.full_tensor() if isinstance(number, DTensor) else number
+    return {f"{prefix}norm": float(whole_of(norm)), f"{prefix}not_finite": int(whole_of(wrong))}

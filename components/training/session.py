@@ -21,7 +21,8 @@ from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.batch import Batch, absent
 from shardline.components.sharding.dataset import Split
-from shardline.components.sharding.loader import held_out_batches
+from shardline.components.sharding.loader import Loader, held_out_batches
+from shardline.components.sharding.order import SampleOrder
 from shardline.components.training.checkpoint import loading
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
 from shardline.components.training.executor import Executor, Inputs, executor_for
@@ -89,6 +90,17 @@ class Session:
         return self._executors[rounds, sequence]
 
     # training
+
+    def loader(self, split: Split, *, order: SampleOrder, position: int) -> Loader:
+        """This rank's batches of `split`, endless, from the data position `position` on. To be closed by the caller."""
+        return Loader(
+            split,
+            order=order,
+            microbatch=self._config.training.microbatch,
+            dp_rank=self.parts.place.dp,
+            dp_size=self.layout.dp,
+            position=position,
+        )
 
     def step(
         self,

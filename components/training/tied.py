@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
+from shardline.components.training.dtensors import local_of
 from shardline.components.training.parallel import Parts
 
 
@@ -44,7 +44,7 @@ class Tied:
 
     def sum_gradients(self) -> None:
         """Give every copy the sum of the copies' gradients. Collective over the ranks that hold them."""
-        gradients = [_local(weight.grad) for weight in self._held if weight.grad is not None]
+        gradients = [local_of(weight.grad) for weight in self._held if weight.grad is not None]
         if self.pairs:
             gradients[0] += gradients[1]
             gradients[1].copy_(gradients[0])
@@ -61,7 +61,3 @@ def _exchanged(mine: Tensor, *, peer: int, group: dist.ProcessGroup) -> Tensor:
     for work in dist.batch_isend_irecv([sent, received]):
         work.wait()
     return theirs
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

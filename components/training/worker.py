@@ -5,7 +5,6 @@ Called by an agent in each process of a generation. Everything that a run record
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from dataclasses import asdict
@@ -19,14 +18,13 @@ from shardline.components.common.runfolder import read_config
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
+from shardline.components.sharding import decisions
 from shardline.components.sharding.dataset import Dataset
-from shardline.components.sharding.decisions import policy_of_run
-from shardline.components.sharding.loader import Loader
 from shardline.components.sharding.order import DataPolicy, SampleOrder
 from shardline.components.training.checkpoint import loading
 from shardline.components.training.checkpoint.record import COUNTERS, CheckpointRecord
 from shardline.components.training.guard import Watch
-from shardline.components.training.guarding import Guarding, settings_now
+from shardline.components.training.guarding import Guarding, settings_after
 from shardline.components.training.memory import collected, peaks
 from shardline.components.training.profiling import Profiling
 from shardline.components.training.recorder import Recorder
@@ -58,22 +56,15 @@ def train(context: WorkerContext, *, dataset: str, layout: dict[str, Any], devic
 
 def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session: Session, recorder: Recorder) -> None:
     training = config.training
-    split, policy = data.split("train"), policy_of_run(context.run, config)
+    split, decided = data.split("train"), decisions.decided(context.run)
+    policy = decisions.policy_with(decided, config)
     order = split.order(policy)
     done, counters, recent = _resume(context, config=config, session=session, order=order, recorder=recorder)
-    watch = Watch(settings_now(context.run, config), recent=recent)
+    watch = Watch(settings_after(len(decided), config), recent=recent)
     profiling = Profiling(context, training.profile, recorder=recorder)
     guarding = Guarding(context, config=config, data=data, policy=policy, recorder=recorder)
-    loader = Loader(
-        split,
-        order=order,
-        microbatch=training.microbatch,
-        dp_rank=session.parts.place.dp,
-        dp_size=session.layout.dp,
-        position=counters["position"],
-    )
     with (
-        contextlib.closing(loader),
+        session.loader(split, order=order, position=counters["position"]) as loader,
         collected(every=training.gc_every) as collection,
         Requests(context) as requests,
         Saves(context, config=config, session=session, recorder=recorder, policy=policy.to_json(), saved=done) as saves,

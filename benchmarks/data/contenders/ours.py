@@ -12,7 +12,7 @@ from shardline.components.sharding.blocks import Blocks
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.loader import Loader
 from shardline.components.sharding.order import DataPolicy, Stage
-from shardline.components.sharding.shardfile import ShardWriter
+from shardline.components.sharding.shardwriter import ShardWriter
 
 PACKAGES = ["shardline", "pyarrow"]
 CODECS = ["none", "lz4", "zstd:1", "zstd:3"]

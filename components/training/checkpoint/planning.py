@@ -18,7 +18,6 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan as TorchPlan
 from torch.distributed.checkpoint.planner import WriteItem
-from torch.distributed.tensor import DTensor
 
 from shardline.components.training.checkpoint.index import SAFETENSORS_DTYPES, Place, encode
 
@@ -40,11 +39,6 @@ class SavePlan:
     names: list[str]
     index_file: str
     index: bytes | None
-
-
-def local_of(tensor: Tensor) -> Tensor:
-    """The values of `tensor` that this rank holds."""
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def plan_save(tensors: Mapping[str, Tensor], *, prefix: str, rank: int, world: int) -> SavePlan:

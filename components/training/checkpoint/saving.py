@@ -23,9 +23,10 @@ from shardline.components.common.streams import now
 from shardline.components.common.workers import WorkerContext
 from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.meeting import GivenUp, Meeting
-from shardline.components.training.checkpoint.planning import local_of, plan_save
+from shardline.components.training.checkpoint.planning import plan_save
 from shardline.components.training.checkpoint.record import CheckpointRecord, folder_of
 from shardline.components.training.checkpoint.store import FileRecord, write_bytes, write_tensors
+from shardline.components.training.dtensors import local_of
 
 #: How long a process that ends waits for its thread to notice.
 _LEAVING_SECONDS = 2.0

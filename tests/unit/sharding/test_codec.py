@@ -29,7 +29,8 @@ from shardline.components.sharding.making import shard
 from shardline.components.sharding.manifest import codecs_of, folder, seal
 from shardline.components.sharding.packing import Packer, Piece
 from shardline.components.sharding.recipe import recipe_of
-from shardline.components.sharding.shardfile import ShardWriter, decode_group, decode_tokens, read_footer
+from shardline.components.sharding.shardfile import decode_group, decode_tokens, read_footer
+from shardline.components.sharding.shardwriter import ShardWriter
 
 MakeConfig = Callable[..., RunConfig]
 ShardUntil = Callable[[RunConfig, str, int], None]

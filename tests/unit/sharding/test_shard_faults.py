@@ -81,6 +81,14 @@ def ends_well(config: RunConfig, expected: Manifest, root: Path) -> None:
     assert beside == {MANIFEST, *expected.beside}
 
 
+def each_goes_on(
+    places: list[int], tmp_path: Path, *, make_config: MakeConfig, corpus: Path, expected: Manifest
+) -> None:
+    for place in places:
+        nothing_half_made(tmp_path / str(place), expected.key)
+        ends_well(make_config(corpus, root=str(place)), expected, tmp_path / str(place))
+
+
 def test_killed_before_any_change_of_a_file_it_goes_on(
     do: Any, corpus: Path, make_config: MakeConfig, expected: Manifest, tmp_path: Path
 ) -> None:
@@ -89,9 +97,7 @@ def test_killed_before_any_change_of_a_file_it_goes_on(
     places = [*sorted(random.Random(4).sample(range(1, changes), 9)), changes - 1]
     ends, _ = do("kill", places)
     assert ends == [[-signal.SIGKILL]] * len(places)
-    for place in places:
-        nothing_half_made(tmp_path / str(place), expected.key)
-        ends_well(make_config(corpus, root=str(place)), expected, tmp_path / str(place))
+    each_goes_on(places, tmp_path, make_config=make_config, corpus=corpus, expected=expected)
 
 
 def test_killed_at_any_byte_of_a_file_it_goes_on(
@@ -102,9 +108,7 @@ def test_killed_at_any_byte_of_a_file_it_goes_on(
     places = sorted({1, *(draw.randrange(1, size) for size in draw.choices(sizes, k=6)), sizes[-1] - 1})
     ends, _ = do("cut", places)
     assert ends == [[-signal.SIGXFSZ]] * len(places)
-    for place in places:
-        nothing_half_made(tmp_path / str(place), expected.key)
-        ends_well(make_config(corpus, root=str(place)), expected, tmp_path / str(place))
+    each_goes_on(places, tmp_path, make_config=make_config, corpus=corpus, expected=expected)
 
 
 def test_two_writers_at_once_make_one_data_set(

@@ -16,7 +16,7 @@ import torch
 
 from shardline.components.common.errors import DamagedData, ShardlineError
 from shardline.components.common.events import EventLog
-from shardline.components.common.owner import Lease, hold
+from shardline.components.common.owner import Lease
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
 from shardline.components.training.checkpoint import catalog, loading, record
@@ -49,17 +49,6 @@ def malice(mark: Path, tmp_path: Path) -> bytes:
     pickle.loads(harmful)
     assert (tmp_path / "proof").exists(), "it would do no harm: the test would prove nothing"
     return pickle.dumps(Malice(mark))
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Storage:
-    return Storage(str(tmp_path / "run"))
-
-
-@pytest.fixture
-def lease(run: Storage) -> Iterator[Lease]:
-    with hold(run) as lease:
-        yield lease
 
 
 def resume(run: Storage, lease: Lease) -> tuple[catalog.CheckpointRecord | None, list[str]]:

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from shardline.components.common import config as configs
 from shardline.components.common.config.training_schema import Keep
 from shardline.components.common.errors import ConfigError, Superseded
-from shardline.components.common.owner import Lease, hold
+from shardline.components.common.owner import Lease
 from shardline.components.common.storage import Storage
 from shardline.components.training.checkpoint import catalog, retention
 from tests.commands import SMALL
 from tests.unit.training.checkpoint_support import flip, save, steps
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Storage:
-    return Storage(str(tmp_path / "run"))
-
-
-@pytest.fixture
-def lease(run: Storage) -> Iterator[Lease]:
-    with hold(run) as lease:
-        yield lease
 
 
 def fill(run: Storage, lease: Lease, count: int = 6) -> list[catalog.CheckpointRecord]:

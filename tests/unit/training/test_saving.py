@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from shardline.components.common.errors import EnvironmentLacking, PeerLost, StorageLost, to_record
-from shardline.components.common.owner import Lease, hold
+from shardline.components.common.owner import Lease
 from shardline.components.common.storage import Storage
 from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.planning import plan_save
 from shardline.components.training.checkpoint.saving import Saver, _first_failure
 from tests.unit.training.checkpoint_support import contents, context, loaded, save, steps, tensors
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Storage:
-    return Storage(str(tmp_path / "run"))
-
-
-@pytest.fixture
-def lease(run: Storage) -> Iterator[Lease]:
-    with hold(run) as lease:
-        yield lease
 
 
 class Held:
