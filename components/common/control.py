@@ -15,8 +15,8 @@ from shardline.components.common.storage import Storage
 from shardline.components.common.streams import now
 from shardline.components.common.ticking import Ticking
 
-Request = Literal["stop", "profile"]
-REQUESTS: tuple[Request, ...] = ("stop", "profile")
+Request = Literal["stop", "profile", "regroup"]
+REQUESTS: tuple[Request, ...] = ("stop", "profile", "regroup")
 
 
 def ask(run: Storage, request: Request, **details: Any) -> None:
@@ -35,7 +35,12 @@ def ask(run: Storage, request: Request, **details: Any) -> None:
             where=run.url,
             hint=f"wait until it is, or interrupt process {holder['pid']} on {holder['host']}",
         )
-    write_json(run, _path(request), {"fence": holder["fence"], "asked": now(), **details})
+    put(run, request, fence=holder["fence"], **details)
+
+
+def put(run: Storage, request: Request, *, fence: int, **details: Any) -> None:
+    """Leave a request to the owner with `fence`."""
+    write_json(run, _path(request), {"fence": fence, "asked": now(), **details})
 
 
 class Mailbox:

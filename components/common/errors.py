@@ -12,7 +12,8 @@ do (`hint`). Anything that is neither a `ShardlineError` nor `Stopped` is a bug 
     ├── PeerLost           175   another process of the run, or the storage, is gone: worth a retry
     │   ├── StorageLost    175
     │   ├── Superseded     175   another process has taken the run over: this one may write no more
-    │   └── RolledBack     175   training has to begin again from an earlier checkpoint, as it decided
+    │   ├── RolledBack     175   training has to begin again from an earlier checkpoint, as it decided
+    │   └── Regrouped      175   the workers saved and ended, for a group of another size to go on
     └── DeviceFault        176   a device or its node is suspect
     Stopped                130   the user stopped it (143: SIGTERM)
 """
@@ -121,6 +122,10 @@ class RolledBack(PeerLost):
     pass
 
 
+class Regrouped(PeerLost):
+    pass
+
+
 class DeviceFault(ShardlineError):
     exit_code = EXIT_DEVICE_FAULT
 
@@ -153,7 +158,8 @@ class RecordedError(ShardlineError):
 
 def from_record(record: dict[str, Any]) -> ShardlineError:
     """The error that `to_record` put down, of the same class where that is one of those above."""
-    kinds = (UserError, EnvironmentLacking, DamagedData, PeerLost, StorageLost, Superseded, RolledBack, DeviceFault)
+    peers = (PeerLost, StorageLost, Superseded, RolledBack, Regrouped)
+    kinds = (UserError, EnvironmentLacking, DamagedData, *peers, DeviceFault)
     found = next((kind for kind in kinds if kind.__name__ == record.get("type")), None)
     return found(str(record["message"])) if found else RecordedError(record)
 

@@ -90,13 +90,14 @@ class Lease:
 
 
 @contextlib.contextmanager
-def hold(run: Storage, *, wait: float = 0.0) -> Iterator[Lease]:
+def hold(run: Storage, *, wait: float = 0.0, evicting: int | None = None) -> Iterator[Lease]:
     """Hold the lease of the run folder `run` for the length of the block.
 
     An owner that was killed on this machine is seen as gone at once, one elsewhere after a lease without a beat.
 
     Args:
         wait: seconds to wait for a live owner to end.
+        evicting: the fence of an owner that is known to be gone, and need not be waited for.
 
     Raises:
         UserError: another live process owns the run.
@@ -109,7 +110,7 @@ def hold(run: Storage, *, wait: float = 0.0) -> Iterator[Lease]:
         lease.check()
         yield lease
         return
-    lease = _acquire(run, deadline=time.monotonic() + wait)
+    lease = _acquire(run, deadline=time.monotonic() + wait, evicting=evicting)
     lease.start_renewing()
     try:
         yield lease
@@ -128,7 +129,7 @@ def owner(run: Storage) -> dict[str, Any] | None:
     return {"pid": holder["pid"], "host": holder["host"], "fence": record["fence"], "alive": alive}
 
 
-def _acquire(run: Storage, *, deadline: float) -> Lease:
+def _acquire(run: Storage, *, deadline: float, evicting: int | None) -> Lease:
     seen: bytes | None = None
     moved, since = False, time.monotonic()
     while True:
@@ -139,7 +140,8 @@ def _acquire(run: Storage, *, deadline: float) -> Lease:
         # Nobody's clock is asked: a holder that can't be seen from here is gone when its record has stood still for
         # the length of a lease.
         still = time.monotonic() - since
-        if before is None or before["released"] or _is_dead(before["holder"]) or still > before["lease_seconds"]:
+        free = before is None or before["released"] or before["fence"] == evicting or _is_dead(before["holder"])
+        if before is None or free or still > before["lease_seconds"]:
             record = _new_record(run, before)
             if run.swap(OWNER_FILE, old, _encode(record)):
                 return Lease(run, fence=record["fence"], lent=False)

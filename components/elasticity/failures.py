@@ -7,9 +7,7 @@ peer; the cause is the error of the one that did not merely lose another.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,6 +28,7 @@ from shardline.components.common.errors import (
 from shardline.components.common.runfolder import read_json, write_json
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import now
+from shardline.components.elasticity.ends import End
 
 _PEER_GONE = (
     "connection closed by peer",
@@ -41,24 +40,6 @@ _PEER_GONE = (
     "connectfullmesh failed",
     "application timeout caused pair closure",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class End:
-    """How a worker process ended; a negative `exit_code` is the signal that ended it."""
-
-    rank: int
-    pid: int
-    exit_code: int
-
-    def __str__(self) -> str:
-        who = f"rank {self.rank} (process {self.pid})"
-        if self.exit_code >= 0:
-            return f"{who} ended with exit code {self.exit_code}"
-        number = -self.exit_code
-        return (
-            f"{who} was ended by {next((each.name for each in signal.Signals if each == number), f'signal {number}')}"
-        )
 
 
 def classify(error: BaseException) -> BaseException:

@@ -17,19 +17,22 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, W
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 
-from shardline.components.common.errors import RolledBack, Stopped, StopRequested
+from shardline.components.common.errors import Stopped
 from shardline.components.common.events import EventLog
 from shardline.components.common.owner import Lease
 from shardline.components.common.processes import child_environment
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import Job
-from shardline.components.elasticity.failures import End, as_error, cause_of, is_final, reason_of
+from shardline.components.elasticity.ends import End
+from shardline.components.elasticity.failures import as_error, cause_of
 from shardline.components.elasticity.rendezvous import LocalRendezvous
-from shardline.components.training.checkpoint import catalog
+from shardline.components.elasticity.restarts import Restarts
 
 _WORKER = ("-m", "shardline.components.elasticity.worker_main")
 _MONITOR_SECONDS = 0.1
 _STOP_SECONDS = 5
+#: torch's own count of restarts never ends a job: that is up to `Restarts`.
+_ALWAYS = 1 << 30
 
 
 class TorchElasticAgent:
@@ -51,7 +54,7 @@ class TorchElasticAgent:
             local_world_size=self.processes,
             entrypoint=sys.executable,
             rdzv_handler=LocalRendezvous(job.name),
-            max_restarts=self._max_restarts,
+            max_restarts=_ALWAYS,
             monitor_interval=_MONITOR_SECONDS,
         )
         _silence_torch()
@@ -59,27 +62,26 @@ class TorchElasticAgent:
         os.environ.update(child_environment())
         # SIGTERM and SIGINT have a handler already, whose exception nothing on the way can swallow.
         os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"
-        agent = _Agent(spec, job=job, run=run, lease=lease, events=events, timeout=self._timeout)
+        restarts = Restarts(job.name, run=run, lease=lease, events=events, most=self._max_restarts)
+        agent = _Agent(spec, job=job, run=run, lease=lease, restarts=restarts, timeout=self._timeout)
         try:
             result = agent.run(job.name)
         except SignalException as error:
             raise Stopped("terminated", signum=int(error.sigval)) from None
         if result.is_failed():
-            cause = cause_of(run, generation=agent.generation)
-            _stop_if_asked(cause)
-            raise as_error(cause, ends=_ends(result), restarts=self._max_restarts)
+            raise as_error(cause_of(run, generation=agent.generation), ends=_ends(result), restarts=self._max_restarts)
 
 
 class _Agent(LocalElasticAgent):
     """Numbers each start of the group as a generation, and stops early on an error that is final."""
 
     def __init__(
-        self, spec: WorkerSpec, *, job: Job, run: Storage, lease: Lease, events: EventLog, timeout: int
+        self, spec: WorkerSpec, *, job: Job, run: Storage, lease: Lease, restarts: Restarts, timeout: int
     ) -> None:
         super().__init__(spec, DefaultLogsSpecs(), shutdown_timeout=_STOP_SECONDS)
         self.generation = 0
         self._ends: Sequence[End] = ()
-        self._job, self._run, self._lease, self._events = job, run, lease, events
+        self._job, self._run, self._lease, self._restarts = job, run, lease, restarts
         self._timeout = timeout
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -105,30 +107,8 @@ class _Agent(LocalElasticAgent):
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         self._stop_workers(worker_group)
-        self._lease.check()
-        cause = cause_of(self._run, generation=self.generation)
-        if is_final(cause):
-            raise as_error(cause, ends=(), restarts=0)
-        _stop_if_asked(cause)
-        if cause is not None and cause["type"] == RolledBack.__name__:
-            # Nothing was lost: it is no failure that counts against the restarts.
-            self._remaining_restarts += 1
-        else:
-            self._tell_of_loss(cause)
+        self._restarts.after(self.generation, ends=self._ends)
         super()._restart_workers(worker_group)
-
-    def _tell_of_loss(self, cause: dict[str, Any] | None) -> None:
-        lost = sorted(end.rank for end in self._ends if end.exit_code < 0) or ([cause["rank"]] if cause else [])
-        data = {"generation": self.generation, "restarts_left": self._remaining_restarts, "ranks": lost}
-        record = catalog.current(self._run)
-        place = f"from the checkpoint of step {record.step:,}" if record else "from the beginning, without a checkpoint"
-        reason = f"{reason_of(cause, ends=self._ends)}; {self._job.name} starts again {place}"
-        self._events.emit("worker.lost", data, reason=reason)
-
-
-def _stop_if_asked(cause: dict[str, Any] | None) -> None:
-    if cause is not None and cause["type"] == StopRequested.__name__:
-        raise StopRequested(str(cause["message"]))
 
 
 def _ends(result: RunResult) -> list[End]:

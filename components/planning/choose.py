@@ -106,6 +106,15 @@ def choose(config: RunConfig, *, world: int, vocab: int) -> Choice:
     )
 
 
+def fits(config: RunConfig, *, world: int, vocab: int) -> bool:
+    """Whether there is a layout for `world` processes."""
+    try:
+        choose(config, world=world, vocab=vocab)
+    except UserError:
+        return False
+    return True
+
+
 def _fitting(layout: Layout, *, shape: ModelShape, config: RunConfig) -> Candidate | str:
     """The layout with the least recomputation that fits, or why none does."""
     training, memory = config.training, config.resources.memory

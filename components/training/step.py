@@ -11,7 +11,9 @@ from typing import Any
 from shardline.components.common.config import RunConfig
 from shardline.components.common.machine import device
 from shardline.components.common.metrics import read_metrics, recent_loss
+from shardline.components.common.runfolder import run_storage
 from shardline.components.common.step import stepping
+from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
 from shardline.components.common.workers import Agent, Job
 from shardline.components.planning.choose import choose
@@ -44,21 +46,30 @@ def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = Non
 
             job = Job(name="train", entry=ENTRY, arguments=arguments)
             agent.run(job, run=context.run, lease=context.lease, events=context.events)
-            found = catalog.current(context.run)
-        if found is None or found.step < steps:
-            raise RuntimeError("the workers ended well and left no checkpoint of the last step")
-        summary: dict[str, Any] = {
-            "step": found.step,
-            "checkpoint": context.run.url_of(found.folder),
-            "tokens": found.state["tokens"],
-        }
+        summary = _reached(context.run, steps=steps)
         if skipped:
-            reason = f"step {found.step:,} is done, training.steps is {steps:,}: nothing to train"
+            reason = f"step {summary['step']:,} is done, training.steps is {steps:,}: nothing to train"
             context.events.emit("training.skipped", summary, reason=reason)
         else:
             context.events.emit("training.finished", summary)
         context.events.flush()
-        metrics = read_metrics(context.run, events=read_all(context.run.at("events")))
-        summary["loss"] = recent_loss(metrics)
+        summary["loss"] = _loss(context.run)
         context.summary.update(summary)
         return summary
+
+
+def outcome(config: RunConfig) -> dict[str, Any]:
+    """As `run` returns it, of training that others have done."""
+    run = run_storage(config)
+    return {**_reached(run, steps=config.training.steps), "loss": _loss(run)}
+
+
+def _reached(run: Storage, *, steps: int) -> dict[str, Any]:
+    found = catalog.current(run)
+    if found is None or found.step < steps:
+        raise RuntimeError("the workers ended well and left no checkpoint of the last step")
+    return {"step": found.step, "checkpoint": run.url_of(found.folder), "tokens": found.state["tokens"]}
+
+
+def _loss(run: Storage) -> float | None:
+    return recent_loss(read_metrics(run, events=read_all(run.at("events"))))

@@ -12,7 +12,7 @@ from typing import Any
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.config.identity import check_identity
-from shardline.components.common.errors import StopRequested, UserError
+from shardline.components.common.errors import Regrouped, StopRequested, UserError
 from shardline.components.common.huggingface.pretrained import Pretrained
 from shardline.components.common.runfolder import read_config
 from shardline.components.common.storage import Storage
@@ -101,6 +101,9 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
             if "stop" in asked and done < training.steps:
                 saves.finish(done, counters=counters, recent=watch.recent)
                 raise StopRequested(f"stopped as asked, after optimizer step {done:,} of {training.steps:,}")
+            if "regroup" in asked and done < training.steps:
+                saves.finish(done, counters=counters, recent=watch.recent)
+                raise Regrouped(f"saved after optimizer step {done:,}, for a group of another size to go on")
             save_seconds = saves.after_step(done, loss=result.loss, counters=counters, recent=watch.recent)
         saves.finish(done, counters=counters, recent=watch.recent)
         used = peaks()

@@ -25,6 +25,7 @@ from shardline.pipelines.cli import (
     shard,
     status,
     train,
+    worker,
 )
 from shardline.pipelines.cli import compile as compile_command
 from shardline.pipelines.cli.output import show_error
@@ -43,6 +44,7 @@ app.command("compile")(compile_command.compile_config)
 app.command()(shard.shard)
 app.command()(plan.plan)
 app.command()(train.train)
+app.command()(worker.worker)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
 app.command()(status.status)

@@ -1,0 +1,24 @@
+"""How worker processes end, for those who have to tell others. Without torch."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How a worker process ended; a negative `exit_code` is the signal that ended it."""
+
+    rank: int
+    pid: int
+    exit_code: int
+
+    def __str__(self) -> str:
+        who = f"rank {self.rank} (process {self.pid})"
+        if self.exit_code >= 0:
+            return f"{who} ended with exit code {self.exit_code}"
+        number = -self.exit_code
+        return (
+            f"{who} was ended by {next((each.name for each in signal.Signals if each == number), f'signal {number}')}"
+        )

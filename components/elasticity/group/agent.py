@@ -1,0 +1,255 @@
+"""An agent of a group: one on each machine or in each pod, all alike; whichever leads may be lost like any other.
+
+Called by `shardline worker`. All agents `attend`. One of them takes the lead: it holds the run's lease and does the
+training step, for which it is the `Agent` (`run`): it forms a generation of the members that are there, says what the
+workers do, and sees them through. The others follow what the state says. When the leader is gone another one takes the
+lead, with a higher fence.
+
+The store of a generation lives in the leader's process and ends with it: a generation never outlives its leader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch.distributed import TCPStore
+
+from shardline.components.common import control
+from shardline.components.common.errors import (
+    EXIT_BUG,
+    PeerLost,
+    ShardlineError,
+    Stopped,
+    StopRequested,
+    Superseded,
+    to_record,
+)
+from shardline.components.common.events import EventLog
+from shardline.components.common.owner import Lease
+from shardline.components.common.storage import Storage
+from shardline.components.common.workers import Job
+from shardline.components.elasticity.ends import End
+from shardline.components.elasticity.group import forming
+from shardline.components.elasticity.group.board import Board
+from shardline.components.elasticity.group.presence import Presence
+from shardline.components.elasticity.group.processes import Processes
+from shardline.components.elasticity.group.state import Member, State
+from shardline.components.elasticity.restarts import Restarts
+
+_POLL_SECONDS = 0.1
+
+
+class GroupAgent:
+    """One agent.
+
+    Args:
+        member: this agent, as the others are to know it.
+        size: of the group.
+        fits: whether there is a layout for a world of that many workers.
+        max_restarts: how often the workers are started again after a loss.
+        timeout: seconds of silence after which a worker counts a peer as lost, and storage that fails is waited for.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        *,
+        member: Member,
+        size: forming.Size,
+        fits: Callable[[int], bool],
+        max_restarts: int,
+        timeout: int,
+    ) -> None:
+        self._board, self._size, self._fits = board, size, fits
+        self._max_restarts, self._timeout = max_restarts, timeout
+        self._presence = Presence(board, member)
+        self._processes = Processes()
+        self._pulse = forming.Pulse(silence=board.silence_seconds)
+        self._poll = min(_POLL_SECONDS, board.beat_seconds)
+        self._unread_since: float | None = None
+        self._known: tuple[State | None, object, list[Member]] = (None, None, [])
+
+    @property
+    def _id(self) -> str:
+        return self._presence.member.id
+
+    def attend(self, lead: Callable[[GroupAgent, int | None], None]) -> dict[str, Any]:
+        """Take part until the job has ended; its result, the same for all.
+
+        Args:
+            lead: does the job with the agent that it is given; called when this one leads, with the fence of the leader
+                before, who is gone.
+
+        Raises:
+            Stopped: a signal; nothing of this agent is left, the others go on.
+            PeerLost: the board could not be read for `timeout` seconds, and nothing is at work here.
+        """
+        with self._presence:
+            try:
+                while True:
+                    state, version, living = self._look()
+                    if state is not None and state.phase == "closed":
+                        return state.result or {"exit_code": EXIT_BUG, "message": "the group has ended"}
+                    if forming.next_leader(state, living) == self._id:
+                        if self._take_lead(state, version):
+                            self._lead(lead, fence=state.fence if state else None)
+                        continue
+                    if state is not None:
+                        self._follow(state)
+                    time.sleep(self._poll)
+            finally:
+                self._processes.stop()
+
+    # what all do
+
+    def _look(self) -> tuple[State | None, object, list[Member]]:
+        """The state, and the members that live. While the board fails, as they were."""
+        try:
+            state, version = self._board.state()
+            living = self._pulse.living(self._board.members(), now=time.monotonic())
+        except PeerLost:
+            # Workers that are at work need no board.
+            since = self._unread_since = self._unread_since or time.monotonic()
+            if time.monotonic() - since > self._timeout and not self._processes.generation:
+                raise
+            return self._known
+        self._unread_since = None
+        self._known = (state, version, living)
+        return self._known
+
+    def _follow(self, state: State) -> None:
+        """Have the workers that the state asks for, and say how they are."""
+        processes, member = self._processes, self._presence.member
+        first_rank = state.ranks.get(self._id) if state.phase == "running" else None
+        if first_rank is None:
+            processes.stop()
+            self._presence.tell(round=state.round, generation=0, ends=())
+        elif processes.generation != state.generation:
+            processes.start(state.job, count=member.processes, first_rank=first_rank, world=state.world)
+        if processes.generation:
+            self._presence.tell(round=state.round, generation=processes.generation, ends=processes.ends())
+
+    # what the leader does
+
+    def _take_lead(self, state: State | None, version: object) -> bool:
+        if state is None:
+            return self._board.swap(version, State(leader=self._id))
+        taken = replace(state, leader=self._id, term=state.term + 1, round=state.round + 1, phase="gathering")
+        return self._board.swap(version, taken)
+
+    def _lead(self, lead: Callable[[GroupAgent, int | None], None], *, fence: int | None) -> None:
+        try:
+            lead(self, fence)
+        except Superseded:
+            return  # whoever leads now decides
+        except StopRequested as error:
+            self._close(to_record(error))
+        except (Stopped, PeerLost):
+            raise  # of this machine, it may be: the others go on
+        except Exception as error:
+            self._close(to_record(error))
+            if not isinstance(error, ShardlineError):
+                raise
+        else:
+            self._close({"exit_code": 0})
+        finally:
+            self._processes.stop()
+
+    def _close(self, result: dict[str, Any]) -> None:
+        self._change(phase="closed", result=result)
+
+    def _change(self, **changes: Any) -> State:
+        """Change the state, as its leader.
+
+        Raises:
+            Superseded: another agent leads.
+        """
+        while True:
+            state, version, _ = self._look()
+            if state is None or state.leader != self._id:
+                raise Superseded("another agent leads the group now")
+            changed = replace(state, **changes)
+            if self._board.swap(version, changed):
+                return changed
+
+    def run(self, job: Job, *, run: Storage, lease: Lease, events: EventLog) -> None:
+        """As `Agent.run`; for the agent that leads."""
+        restarts = Restarts(job.name, run=run, lease=lease, events=events, most=self._max_restarts)
+        self._change(fence=lease.fence)
+        while True:
+            state, store = self._form(job, run=run, lease=lease)
+            ends, gone = self._see_through(state, run=run)
+            del store
+            if not ends and not gone:
+                return
+            self._change(phase="gathering", round=state.round + 1, generation=0)
+            restarts.after(state.generation, ends=ends, gone=gone)
+
+    def _form(self, job: Job, *, run: Storage, lease: Lease) -> tuple[State, TCPStore]:
+        """Wait for the members of the next generation, and have them start."""
+        members = self._gather()
+        generation = lease.next_generation()
+        ranks, world = forming.ranks_of(members)
+        host = self._presence.member.host
+        # Port 0: the system picks one that is free. A fresh store for each generation: in a shared one, gloo finds the
+        # addresses of processes that are gone.
+        store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        description = {
+            "entry": job.entry,
+            "arguments": job.arguments(generation, world),
+            "generation": generation,
+            "run": run.url,
+            "fence": lease.fence,
+            "timeout": self._timeout,
+            "host": host,
+            "port": store.port,
+        }
+        state = self._change(phase="running", generation=generation, ranks=ranks, world=world, job=description)
+        return state, store
+
+    def _gather(self) -> list[Member]:
+        present: set[str] = set()
+        since = time.monotonic()
+        while True:
+            state, living = self._tick()
+            there = {member.id for member in living}
+            if not there <= present:
+                since = time.monotonic()
+            present = there
+            waited = time.monotonic() - since
+            members = forming.gathered(state, living, size=self._size, waited=waited, fits=self._fits)
+            if members:
+                return members
+
+    def _see_through(self, state: State, *, run: Storage) -> tuple[list[End], list[str]]:
+        """Until the generation has ended: the workers that ended badly, and the members that are gone."""
+        began, asked = time.monotonic(), False
+        while True:
+            _, living = self._tick()
+            working = forming.at_work(state, living)
+            failed = [end for member in working for end in member.ends if end.exit_code]
+            gone = [f"agent {name} is gone" for name in forming.lost(state, living)]
+            if failed or gone:
+                return failed, gone
+            if len(working) == len(state.ranks) and all(member.done for member in working):
+                return [], []
+            settled = time.monotonic() - began > self._size.settle
+            if settled and not asked and forming.could_grow(state, living, size=self._size, fits=self._fits):
+                control.put(run, "regroup", fence=state.fence)
+                asked = True
+
+    def _tick(self) -> tuple[State, list[Member]]:
+        """Look once, and do as the state says, as any other member does.
+
+        Raises:
+            Superseded: another agent leads.
+        """
+        time.sleep(self._poll)
+        state, _, living = self._look()
+        if state is None or state.leader != self._id:
+            raise Superseded("another agent leads the group now")
+        self._follow(state)
+        return state, living

@@ -1,0 +1,115 @@
+"""Who takes part in the next generation, who leads, and what ends a generation. Pure: members and seconds in, a
+decision out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shardline.components.elasticity.group.state import Member, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How many members a group has.
+
+    Attributes:
+        least: fewer than that do not begin; most: more than that do not take part.
+        settle: seconds that a round lasts for members that may yet come, once there are enough.
+    """
+
+    least: int
+    most: int
+    settle: float
+
+
+class Pulse:
+    """Which members live: those whose record has changed not long ago, by this machine's clock alone."""
+
+    def __init__(self, *, silence: float) -> None:
+        self._silence = silence
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._looked: float | None = None
+
+    def living(self, members: Sequence[Member], *, now: float) -> list[Member]:
+        """Those of `members`, as just read, that have not been silent for too long; one that left is not there."""
+        # While nobody could look, nobody was silent: the place where they meet may have been away for all.
+        gap = now - self._looked if self._looked is not None else 0.0
+        unseen = gap if gap > self._silence / 2 else 0.0
+        self._looked = now
+        seen = {}
+        for member in members:
+            beat, since = self._seen.get(member.id, (-1, now))
+            seen[member.id] = (beat, since + unseen) if beat == member.beat else (member.beat, now)
+        self._seen = seen
+        return [member for member in members if now - seen[member.id][1] <= self._silence]
+
+
+def next_leader(state: State | None, living: Sequence[Member]) -> str | None:
+    """The member that has to take the lead; None while somebody leads."""
+    ids = sorted(member.id for member in living)
+    if state is not None and (state.phase == "closed" or state.leader in ids):
+        return None
+    return ids[0] if ids else None
+
+
+def gathered(
+    state: State, living: Sequence[Member], *, size: Size, waited: float, fits: Callable[[int], bool]
+) -> list[Member]:
+    """The members of the next generation, in the order of their ranks; none while it is to be waited for more.
+
+    The leader comes first, then those that took part before, so that ranks change little. Only who has seen the round
+    takes part: one that is gone does not, even while it isn't silent for long enough to know. Of those that are there
+    as many take part as make a world that `fits`; the others wait.
+
+    Args:
+        waited: seconds since the round began, or since the last member came.
+    """
+    there = [member for member in living if member.round == state.round and member.generation == 0]
+    order = {state.leader: -2} | {name: rank for name, rank in state.ranks.items() if name != state.leader}
+    there.sort(key=lambda member: (order.get(member.id, 1 << 62), member.id))
+    if not any(member.id == state.leader for member in there):
+        return []
+    if len(there) < size.most and waited < size.settle:
+        return []
+    for count in range(min(len(there), size.most), max(1, size.least) - 1, -1):
+        if fits(sum(member.processes for member in there[:count])):
+            return there[:count]
+    # With all that there may be nothing else is to be waited for: forming them tells what does not fit.
+    return there[: size.most] if len(there) >= size.most else []
+
+
+def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], int]:
+    """The first rank of each member, and the world size."""
+    ranks, world = {}, 0
+    for member in members:
+        ranks[member.id] = world
+        world += member.processes
+    return ranks, world
+
+
+def lost(state: State, living: Sequence[Member]) -> list[str]:
+    """Members of the generation that are gone."""
+    there = {member.id for member in living}
+    return [name for name in state.ranks if name not in there]
+
+
+def at_work(state: State, living: Sequence[Member]) -> list[Member]:
+    """Members of the generation, as far as they have begun with it."""
+    return [member for member in living if member.id in state.ranks and member.generation == state.generation]
+
+
+def could_grow(state: State, living: Sequence[Member], *, size: Size, fits: Callable[[int], bool]) -> bool:
+    """Whether members that wait would make the next generation a larger one."""
+    waiting = [member for member in living if member.id not in state.ranks]
+    room = size.most - len(state.ranks)
+    return any(
+        fits(state.world + sum(member.processes for member in waiting[:count]))
+        for count in range(1, min(room, len(waiting)) + 1)
+    )
+
+
+def by_rank(members: Mapping[str, int], rank: int) -> str:
+    """The member that has the worker `rank`."""
+    return max((first, name) for name, first in members.items() if first <= rank)[1]

@@ -1,0 +1,85 @@
+"""What the agents of a group know of each other: two kinds of small record, as JSON.
+
+Each agent writes its own `Member` again and again; that it changes is what shows that the agent lives. The one `State`
+is changed by compare-and-swap, by the agent that leads and by one that takes the lead over. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from shardline.components.elasticity.ends import End
+
+Phase = Literal["gathering", "running", "closed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """An agent, as it tells of itself.
+
+    Attributes:
+        host: the address at which the others reach what its workers serve; processes: workers that it starts.
+        beat: grows with every writing.
+        round: the last round that it has seen, see `State`.
+        generation: that of its workers; 0 when none is running, nor has run since it saw the round.
+        ends: of those workers that ended; of them all, once it is `done`.
+    """
+
+    id: str
+    host: str
+    processes: int
+    beat: int = 0
+    round: int = 0
+    generation: int = 0
+    ends: tuple[End, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        return any(end.exit_code for end in self.ends)
+
+    @property
+    def done(self) -> bool:
+        """Whether all its workers have ended well."""
+        return len(self.ends) == self.processes and not self.failed
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Member:
+        return Member(**{**value, "ends": tuple(End(**end) for end in value["ends"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What a group has agreed on.
+
+    Attributes:
+        leader: the id of the agent that decides; term: grows with every other leader.
+        fence: of the lease that the leader holds, or held; 0 before it has one.
+        round: grows whenever members are to gather anew: who has seen it has stopped its workers.
+        generation: of the workers, in `running`.
+        ranks: of each member that takes part, its first worker's rank; the others wait as spares.
+        job: what the workers do, as `worker_main` takes it.
+        result: of the job, in `closed`: `exit_code`, and for an error its record.
+    """
+
+    leader: str
+    term: int = 1
+    fence: int = 0
+    round: int = 1
+    phase: Phase = "gathering"
+    generation: int = 0
+    world: int = 0
+    ranks: dict[str, int] = field(default_factory=dict)
+    job: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> State:
+        return State(**value)

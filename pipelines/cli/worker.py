@@ -1,0 +1,48 @@
+"""`shardline worker`: one agent of a training group, on each machine or in each pod."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from shardline.pipelines.cli.options import ConfigPath, Overrides, Root, read_config
+
+
+def worker(
+    config: ConfigPath,
+    agents: Annotated[
+        str, typer.Option("--agents", metavar="MIN:MAX", help="How many agents train together; the others wait.")
+    ] = "1",
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, help="Workers of this agent; resources.processes unless given.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="NAME", help="A name for this start of the job, the same for all.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="Where the other agents reach this machine.")
+    ] = None,
+    overrides: Overrides = None,
+    root: Root = None,
+) -> None:
+    """Train together with the same command on other machines.
+
+    Start it once on each, with the same CONFIG and --group. Agents may come, go and be killed: training goes on with
+    those that are there, from the newest checkpoint. It ends on all of them when the last step is done.
+    """
+    least, most = _bounds(agents)
+    loaded = read_config(config, overrides=overrides, root=root)
+
+    from shardline.pipelines.worker import join
+
+    join(loaded, least=least, most=most, count=processes, group=group, host=host)
+
+
+def _bounds(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= least <= most:
+        raise typer.BadParameter(f"{text!r} is not MIN:MAX with 1 <= MIN <= MAX", param_hint="--agents")
+    return least, most

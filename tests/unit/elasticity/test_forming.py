@@ -1,0 +1,122 @@
+"""Who takes part, who leads, and what ends a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardline.components.elasticity.ends import End
+from shardline.components.elasticity.group import forming
+from shardline.components.elasticity.group.state import Member, State
+
+SIZE = forming.Size(least=2, most=4, settle=1.0)
+
+
+def member(name: str, *, round: int = 1, processes: int = 1, generation: int = 0, beat: int = 0) -> Member:
+    return Member(id=name, host=name, processes=processes, round=round, generation=generation, beat=beat)
+
+
+def anything(world: int) -> bool:
+    return True
+
+
+def even(world: int) -> bool:
+    return world % 2 == 0
+
+
+def names(members: list[Member]) -> list[str]:
+    return [each.id for each in members]
+
+
+def group(*ids: str, round: int = 1) -> list[Member]:
+    return [member(name, round=round) for name in ids]
+
+
+@pytest.mark.parametrize(
+    ("there", "waited", "fits", "expected"),
+    [
+        ("abcd", 0.0, anything, "abcd"),  # all that there may be: nobody to wait for
+        ("abc", 0.5, anything, ""),
+        ("abc", 1.0, anything, "abc"),
+        ("a", 99.0, anything, ""),  # too few
+        ("abcde", 0.0, anything, "abcd"),  # one waits
+        ("abc", 1.0, even, "ab"),  # three make no layout
+        ("abcd", 0.0, lambda world: False, "abcd"),  # nothing to wait for: it is told why they make none
+        ("abc", 9.0, lambda world: False, ""),
+        ("bcd", 9.0, anything, ""),  # never without the leader, who has the store
+    ],
+)
+def test_a_generation_is_formed(there: str, waited: float, fits: Callable[[int], bool], expected: str) -> None:
+    state = State(leader="a")
+    found = forming.gathered(state, group(*there), size=SIZE, waited=waited, fits=fits)
+    assert names(found) == list(expected)
+
+
+def test_who_has_not_seen_the_round_takes_no_part() -> None:
+    state = State(leader="a", round=7)
+    living = [*group("a", "b", round=7), member("gone", round=6), member("busy", round=7, generation=3)]
+    assert names(forming.gathered(state, living, size=SIZE, waited=2, fits=anything)) == ["a", "b"]
+
+
+def test_ranks_change_little() -> None:
+    state = State(leader="d", ranks={"b": 0, "c": 1, "a": 2, "e": 3})
+    found = forming.gathered(state, group("a", "c", "d", "new"), size=SIZE, waited=0, fits=anything)
+    assert names(found) == ["d", "c", "a", "new"]
+
+
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=8))
+def test_ranks_are_consecutive(processes: list[int]) -> None:
+    members = [member(str(place), processes=count) for place, count in enumerate(processes)]
+    ranks, world = forming.ranks_of(members)
+    owned = [ranks[each.id] + place for each in members for place in range(each.processes)]
+    assert owned == list(range(world))
+    assert world == sum(processes)
+
+
+def test_one_leads_at_a_time() -> None:
+    everyone = group("c", "b", "a")
+    assert forming.next_leader(None, everyone) == "a"
+    assert forming.next_leader(State(leader="c"), everyone) is None
+    assert forming.next_leader(State(leader="gone"), everyone) == "a"
+    assert forming.next_leader(State(leader="gone", phase="closed"), everyone) is None
+    assert forming.next_leader(None, []) is None
+
+
+def test_silence_is_measured_by_changes_alone() -> None:
+    pulse = forming.Pulse(silence=3)
+    assert names(pulse.living([member("a", beat=5), member("b", beat=1)], now=0)) == ["a", "b"]
+    pulse.living([member("a", beat=5), member("b", beat=1)], now=1.5)
+    assert names(pulse.living([member("a", beat=6), member("b", beat=1)], now=3)) == ["a", "b"]
+    assert names(pulse.living([member("a", beat=7), member("b", beat=1)], now=3.1)) == ["a"]
+    assert names(pulse.living([member("a", beat=7), member("b", beat=2)], now=4)) == ["a", "b"]
+    assert names(pulse.living([member("b", beat=2)], now=4.1)) == ["b"]
+
+
+def test_what_nobody_could_see_is_no_silence() -> None:
+    pulse = forming.Pulse(silence=3)
+    pulse.living([member("a", beat=5)], now=0)
+    pulse.living([member("a", beat=5)], now=1)
+    assert names(pulse.living([member("a", beat=5)], now=500)) == ["a"]
+    assert names(pulse.living([member("a", beat=5)], now=501.5)) == ["a"]
+    assert names(pulse.living([member("a", beat=5)], now=502.5)) == []
+
+
+def test_growth_pays_only_if_a_larger_world_fits() -> None:
+    state = State(leader="a", phase="running", generation=4, ranks={"a": 0, "b": 1}, world=2)
+    busy = [member("a", generation=4), member("b", generation=4)]
+    assert not forming.could_grow(state, busy, size=SIZE, fits=even)
+    assert not forming.could_grow(state, [*busy, *group("c")], size=SIZE, fits=even)
+    assert forming.could_grow(state, [*busy, *group("c", "d")], size=SIZE, fits=even)
+    assert not forming.could_grow(
+        state, [*busy, *group("c", "d")], size=forming.Size(least=2, most=3, settle=1), fits=even
+    )
+
+
+def test_records_survive_their_json() -> None:
+    one = Member(id="a", host="h", processes=2, beat=3, round=4, generation=5, ends=(End(rank=0, pid=1, exit_code=-9),))
+    assert Member.from_json(one.to_json()) == one
+    state = State(leader="a", ranks={"a": 0}, job={"port": 5}, result={"exit_code": 0})
+    assert State.from_json(state.to_json()) == state
