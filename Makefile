@@ -4,16 +4,19 @@ PYTHON ?= python3
 VENV := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test checks format constraints clean
+.PHONY: help run test test-images checks format constraints images clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: .venv/.ready ## train, evaluate and report on a small model, from the sources of Python's standard library
 	@$(VENV)/shardline run examples/quickstart.yaml
 
 test: .venv/.ready-dev ## the whole test suite; ARGS are pytest's: make test ARGS="-k loader -x"
 	@$(VENV)/python -m pytest $(ARGS)
+
+test-images: .venv/.ready-dev ## build the container images and run them (root, buildah, runc, debootstrap)
+	@$(VENV)/python -m pytest tests/images $(ARGS)
 
 checks: .venv/.ready-dev .typing/shardline ## lint, format, types, import contracts, constraints.txt
 	$(VENV)/ruff check
@@ -27,8 +30,12 @@ format: .venv/.ready-dev ## put the code into the format that checks ask for
 	$(VENV)/ruff format
 
 constraints: .venv/.ready-dev ## bring constraints.txt in line with pyproject.toml; ARGS=--upgrade takes the newest versions
-	$(VENV)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --quiet --no-header --no-annotate \
+	$(VENV)/uv pip compile pyproject.toml --extra dev --extra gs --extra az --python-version 3.11 --quiet --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --output-file constraints.txt $(ARGS)
+
+images: ## the container images, with buildah, podman or docker; ARGS are options of its build: images/README.md
+	images/build.sh light $(ARGS)
+	images/build.sh training $(ARGS)
 
 clean: ## remove the environment and what checks and builds leave; runs and data sets stay
 	rm -rf .venv .typing .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from pathlib import Path
@@ -11,6 +12,19 @@ from shardline.components.common.errors import EnvironmentLacking
 
 #: Without a device, two processes are enough to show what a layout does and not too many for a laptop.
 _WITHOUT_DEVICES = 2
+
+
+def has_torch() -> bool:
+    """Whether this machine can compute with a model: the light container image has no torch."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def without_torch() -> EnvironmentLacking:
+    """The error of something that needs torch where there is none."""
+    return EnvironmentLacking(
+        "this needs torch, which is not installed",
+        hint="`pip install shardline` brings it; of the container images, the training image has it",
+    )
 
 
 def devices() -> int:

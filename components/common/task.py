@@ -13,11 +13,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from shardline.components.common import config as configs
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import ShardlineError, Stopped
+from shardline.components.common.machine import without_torch
 from shardline.components.common.processes import PARENT_VARIABLE, die_with_parent, raise_on_signals
 from shardline.components.common.runfolder import run_storage
 from shardline.components.common.streams import jsonable
@@ -37,7 +38,8 @@ def running() -> Iterator[None]:
     """Run the block as a pipeline task: in order on a signal, with one message and the right exit code on a mistake.
 
     Raises:
-        SystemExit: with the exit code of the ShardlineError or the signal that ended the block.
+        SystemExit: with the exit code of the ShardlineError or the signal that ended the block, or of what is lacking
+            when torch is missing.
     """
     if PARENT_VARIABLE in os.environ:
         die_with_parent()
@@ -45,8 +47,16 @@ def running() -> Iterator[None]:
     try:
         yield
     except (ShardlineError, Stopped) as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        raise SystemExit(error.exit_code) from None
+        _exit(error)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        _exit(without_torch())
+
+
+def _exit(error: ShardlineError | Stopped) -> NoReturn:
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    raise SystemExit(error.exit_code) from None
 
 
 def parse_config(text: str) -> RunConfig:

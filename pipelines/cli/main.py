@@ -80,6 +80,12 @@ def main() -> None:
         app()
     except (ShardlineError, Stopped) as error:
         sys.exit(show_error(error))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from shardline.components.common.machine import without_torch
+
+        sys.exit(show_error(without_torch()))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPT)
 

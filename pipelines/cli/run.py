@@ -14,12 +14,15 @@ def run(config: ConfigPath, overrides: Overrides = None, root: Root = None, as_j
     """
     loaded = read_config(config, overrides=overrides, root=root)
 
+    from shardline.components.common.machine import has_torch, without_torch
     from shardline.components.common.runfolder import run_storage
     from shardline.components.evaluation.gate import enforce
     from shardline.pipelines.cli.typed import command_line, program
     from shardline.pipelines.launch import run_pipeline
     from shardline.pipelines.summary import collect, next_steps, table
 
+    if not has_torch():  # said now, not when the train step begins
+        raise without_torch()
     if not run_pipeline(loaded):
         note("this run is done already: nothing has changed since")
     run_folder = run_storage(loaded.config)
