@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-images checks format constraints images clean
+.PHONY: help run test test-images checks format manifests constraints images clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ checks: .venv/.ready-dev .typing/shardline ## lint, format, types, import contra
 format: .venv/.ready-dev ## put the code into the format that checks ask for
 	$(VENV)/ruff check --fix-only
 	$(VENV)/ruff format
+
+manifests: .venv/.ready-dev ## write the generated files under k8s/ anew
+	$(VENV)/python -m shardline.components.common.kubernetes.generate examples/cluster.yaml k8s
 
 constraints: .venv/.ready-dev ## bring constraints.txt in line with pyproject.toml; ARGS=--upgrade takes the newest versions
 	$(VENV)/uv pip compile pyproject.toml --extra dev --extra gs --extra az --python-version 3.11 --quiet --no-header --no-annotate \

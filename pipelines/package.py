@@ -9,7 +9,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from shardline.components.common.config import Loaded, dump_line, local_paths
+from shardline.components.common.config import Loaded, dump_line, refuse_relative
 from shardline.components.common.errors import UserError
 
 #: In characters. A workflow must fit into one Kubernetes object, where the config stands more than once; here it is one
@@ -29,13 +29,7 @@ def compile_pipeline(loaded: Loaded) -> bytes:
         raise loaded.problem(
             "kubernetes.image", "is needed to compile: the image that each step runs in, with shardline installed in it"
         )
-    for key, path in local_paths(config).items():
-        if not path.startswith("/"):
-            raise loaded.problem(
-                key,
-                "is relative to a folder of this machine, which a cluster's pods do not see: name a URL such as "
-                "s3://bucket/folder, or the absolute path of a volume that is mounted in each pod",
-            )
+    refuse_relative(loaded)
     text = parameter(loaded)
     # Imported here: it takes seconds, and whoever made a mistake above should not wait for them.
     from kfp import compiler

@@ -38,6 +38,9 @@ EXIT_DEVICE_FAULT = 176
 #: The exit codes of an end that somebody asked for, which is no failure.
 EXITS_STOPPED = (EXIT_INTERRUPT, EXIT_TERMINATED)
 
+#: The exit codes of what would only come again: a bug, a mistake, something that is lacking, the gate, damage.
+FINAL_EXIT_CODES = (EXIT_BUG, EXIT_USER, EXIT_ENVIRONMENT, EXIT_GATE, EXIT_DAMAGED)
+
 #: Below this a failure is final; from it on a new attempt is worth making, as PyTorchJob's ExitCode policy has it.
 FIRST_RETRYABLE = 128
 

@@ -19,6 +19,7 @@ from shardline.pipelines.cli import (
     data,
     evaluate,
     plan,
+    render,
     replay,
     report,
     run,
@@ -41,6 +42,7 @@ app = typer.Typer(
 )
 app.command()(run.run)
 app.command("compile")(compile_command.compile_config)
+app.command()(render.render)
 app.command()(shard.shard)
 app.command()(plan.plan)
 app.command()(train.train)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import os
 
+from shardline.components.common.config.load import Loaded
 from shardline.components.common.config.schema import RunConfig
 
 
@@ -27,6 +28,21 @@ def local_paths(config: RunConfig) -> dict[str, str]:
     if config.model.url is not None:
         named["model.url"] = config.model.url
     return {key: url for key, url in named.items() if is_local(url)}
+
+
+def refuse_relative(loaded: Loaded) -> None:
+    """Refuse what only this machine has, before it goes to a cluster.
+
+    Raises:
+        ConfigError: a key holds a relative path.
+    """
+    for key, path in local_paths(loaded.config).items():
+        if not path.startswith("/"):
+            raise loaded.problem(
+                key,
+                "is relative to a folder of this machine, which a cluster's pods do not see: name a URL such as "
+                "s3://bucket/folder, or the absolute path of a volume that is mounted in each pod",
+            )
 
 
 def missing_inputs(config: RunConfig) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardline.components.common.config.data_rules import broken_data_rules
+from shardline.components.common.config.kubernetes_rules import broken_kubernetes_rules
 from shardline.components.common.config.presets import ModelShape
 from shardline.components.common.config.schedules import (
     SCHEDULES,
@@ -59,6 +60,8 @@ def broken_rules(config: RunConfig) -> Iterator[Problem]:
     if config.storage.endswith("://"):
         yield Problem("storage", "must name a folder or a bucket after the scheme")
     for path, rule in broken_data_rules(config, shape):
+        yield Problem(path, rule)
+    for path, rule in broken_kubernetes_rules(config.kubernetes):
         yield Problem(path, rule)
 
 

@@ -16,6 +16,7 @@ from shardline.components.common.config.data_schema import (
     Tokenizer,
 )
 from shardline.components.common.config.fields import Section, Size, free, identity
+from shardline.components.common.config.kubernetes_schema import Kubernetes
 from shardline.components.common.config.presets import PRESETS, ModelShape, RopeScaling
 from shardline.components.common.config.training_schema import Training
 
@@ -140,11 +141,6 @@ class Resources(Section):
     memory: Size | None = free(None)
     """Memory of a device, such as 80GiB: no layout that needs more is chosen; null does not limit."""
     cache: Cache = free(Cache())
-
-
-class Kubernetes(Section):
-    image: str | None = free(None)
-    """The container image of the pipeline's steps: `shardline compile` needs it."""
 
 
 class Kubeflow(Section):

@@ -19,7 +19,19 @@ from tests.commands import SMALL, shardline, write
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
-COMMANDS = ["run", "compile", "shard", "plan", "train", "evaluate", "report", "status", "checkpoint", "config"]
+COMMANDS = [
+    "run",
+    "compile",
+    "render",
+    "shard",
+    "plan",
+    "train",
+    "evaluate",
+    "report",
+    "status",
+    "checkpoint",
+    "config",
+]
 
 
 def test_version(tmp_path: Path) -> None:
@@ -28,7 +40,7 @@ def test_version(tmp_path: Path) -> None:
 
 
 def test_start_up_imports_nothing_heavy() -> None:
-    heavy = ["torch", "kfp", "pydantic", "pyarrow", "fsspec", "numpy"]
+    heavy = ["torch", "kfp", "kubernetes", "pydantic", "pyarrow", "fsspec", "numpy"]
     code = f"import sys, shardline.pipelines.cli.main; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
