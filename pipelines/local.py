@@ -19,8 +19,6 @@ from shardline.components.common.config import parse
 from shardline.components.common.errors import EXIT_TERMINATED
 from shardline.components.common.processes import child_environment, die_with_parent
 
-#: KFP's runner warns of an image whose name does not say Python; it never pulls it.
-_IMAGE = "python"
 _TASK_PID = "task.pid"
 
 
@@ -41,7 +39,7 @@ def main(config_path: str, pipeline_root: str) -> None:
         pipeline_root=pipeline_root,
         workspace_root=str(Path.cwd() / "workspace"),
     )
-    training_pipeline(name=name, image=_IMAGE)(config=text)
+    training_pipeline(name=name, pods=None)(config=text)
 
 
 def _offer_this_python(folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """`shardline compile`: the training pipeline as a KFP package, a YAML file to upload in the Kubeflow UI.
 
-The config becomes the default of the pipeline's one parameter, so whoever starts a run can edit it there.
+The config becomes the default of the pipeline's parameter, so whoever starts a run can edit it there.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def compile_pipeline(loaded: Loaded) -> bytes:
     # Imported here: it takes seconds, and whoever made a mistake above should not wait for them.
     from kfp import compiler
 
+    from shardline.pipelines.podsettings import pod_settings
     from shardline.pipelines.training import training_pipeline
 
-    pipeline = training_pipeline(name=config.kubeflow.pipeline, image=config.kubernetes.image)
+    pipeline = training_pipeline(name=config.kubeflow.pipeline, pods=pod_settings(config))
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "pipeline.yaml"
         compiler.Compiler().compile(pipeline, str(package), pipeline_parameters={"config": text})

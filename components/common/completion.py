@@ -12,8 +12,24 @@ from shardline.components.common.config import RunConfig
 from shardline.components.common.events import EventLog
 from shardline.components.common.owner import hold
 from shardline.components.common.runfolder import DONE_FILE, REPORT_FILE, read_json, run_storage, write_json
+from shardline.components.common.steps import STEPS
 from shardline.components.common.storage import Storage
-from shardline.components.common.streams import now
+from shardline.components.common.streams import now, read_all
+
+#: The events between which a step is at work.
+_TURNS = ("step.started", "step.stopped", "step.failed", "step.finished")
+
+
+def steps_done(config: RunConfig) -> bool:
+    """Whether each step before the report has ended well, one after the other, and none has begun again since.
+
+    In the order of generations, as the clocks of two nodes may differ.
+    """
+    turns = [event for event in read_all(run_storage(config).at("events")) if event["name"] in _TURNS]
+    turns.sort(key=lambda event: (event["generation"], event["seq"]))
+    last = {str(event["data"]["step"]): (place, event["name"]) for place, event in enumerate(turns)}
+    ends = [last.get(name, (-1, "")) for name in STEPS[:-1]]
+    return all(name == "step.finished" for _, name in ends) and ends == sorted(ends)
 
 
 def finish(config: RunConfig) -> None:

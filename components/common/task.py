@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from shardline.components.common import config as configs
+from shardline.components.common import firing
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import ShardlineError, Stopped
 from shardline.components.common.machine import without_torch
 from shardline.components.common.processes import PARENT_VARIABLE, die_with_parent, raise_on_signals
-from shardline.components.common.runfolder import run_storage
+from shardline.components.common.runfolder import CONFIG_FILE, run_storage
+from shardline.components.common.runfolder import read_config as read_run_config
 from shardline.components.common.streams import jsonable
 
 
@@ -59,14 +61,33 @@ def _exit(error: ShardlineError | Stopped) -> NoReturn:
     raise SystemExit(error.exit_code) from None
 
 
-def parse_config(text: str) -> RunConfig:
-    """The run config in the pipeline's parameter. The storage root is the one it names, whatever the environment."""
-    return configs.parse(text, source="the pipeline's config", ignore_environment=True).config
+def parse_config(text: str, *, scheduled: bool = False, due: str = "") -> RunConfig:
+    """The run config in the pipeline's parameter. The storage root is the one it names, whatever the environment.
+
+    Args:
+        scheduled: whether it is the config of a schedule, of which this is the run that was due at `due`.
+    """
+    config = configs.parse(text, source="the pipeline's config", ignore_environment=True).config
+    return firing.at(config, firing.parse_moment(due)) if scheduled else config
 
 
 def read_config(artifact: Artifact) -> RunConfig:
     """The run config that an earlier task has handed on."""
     return parse_config(Path(artifact.path).read_text(encoding="utf-8"))
+
+
+def adopted_config(config: RunConfig) -> RunConfig | None:
+    """The config with which the run of `config` has begun, or None when there is no such run."""
+    run = run_storage(config)
+    if not run.exists(CONFIG_FILE):
+        return None
+    return read_run_config(run).model_copy(update={"storage": config.storage})
+
+
+def write_text(artifact: Artifact, text: str) -> None:
+    """Make `text` the artifact's content, and say it in the task's log."""
+    print(text, file=sys.stderr, flush=True)
+    Path(artifact.path).write_text(text, encoding="utf-8")
 
 
 def write_config(artifact: Artifact, config: RunConfig) -> None:

@@ -23,8 +23,10 @@ from shardline.pipelines.cli import (
     replay,
     report,
     run,
+    schedule,
     shard,
     status,
+    submit,
     train,
     worker,
 )
@@ -43,6 +45,9 @@ app = typer.Typer(
 app.command()(run.run)
 app.command("compile")(compile_command.compile_config)
 app.command()(render.render)
+app.command()(submit.submit)
+app.command()(submit.submitted)
+app.command()(submit.cancel)
 app.command()(shard.shard)
 app.command()(plan.plan)
 app.command()(train.train)
@@ -53,6 +58,7 @@ app.command()(status.status)
 app.command()(control.stop)
 app.command()(control.profile)
 app.command()(replay.replay)
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(data.app, name="data")
 app.add_typer(config.app, name="config")

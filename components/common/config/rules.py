@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardline.components.common.config.data_rules import broken_data_rules
+from shardline.components.common.config.kubeflow_schema import broken_kubeflow_rules
 from shardline.components.common.config.kubernetes_rules import broken_kubernetes_rules
 from shardline.components.common.config.presets import ModelShape
 from shardline.components.common.config.schedules import (
@@ -62,6 +63,8 @@ def broken_rules(config: RunConfig) -> Iterator[Problem]:
     for path, rule in broken_data_rules(config, shape):
         yield Problem(path, rule)
     for path, rule in broken_kubernetes_rules(config.kubernetes):
+        yield Problem(path, rule)
+    for path, rule in broken_kubeflow_rules(config.kubeflow):
         yield Problem(path, rule)
 
 

@@ -16,6 +16,7 @@ from shardline.components.common.config.data_schema import (
     Tokenizer,
 )
 from shardline.components.common.config.fields import Section, Size, free, identity
+from shardline.components.common.config.kubeflow_schema import Kubeflow
 from shardline.components.common.config.kubernetes_schema import Kubernetes
 from shardline.components.common.config.presets import PRESETS, ModelShape, RopeScaling
 from shardline.components.common.config.training_schema import Training
@@ -141,11 +142,6 @@ class Resources(Section):
     memory: Size | None = free(None)
     """Memory of a device, such as 80GiB: no layout that needs more is chosen; null does not limit."""
     cache: Cache = free(Cache())
-
-
-class Kubeflow(Section):
-    pipeline: str = free("shardline", pattern=r"^[a-z0-9]([-a-z0-9]{0,118}[a-z0-9])?$")
-    """The name under which the pipeline appears."""
 
 
 def _corpus(value: object) -> object:
