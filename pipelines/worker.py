@@ -6,43 +6,59 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from shardline.components.common.config import Loaded, RunConfig
-from shardline.components.common.errors import EnvironmentLacking, UserError, from_record
+from shardline.components.common.errors import EXIT_ENVIRONMENT, FINAL_EXIT_CODES, EnvironmentLacking, from_record
+from shardline.components.common.kubernetes.client import Client
 from shardline.components.common.machine import processes
 from shardline.components.common.owner import FENCE_VARIABLE, hold
 from shardline.components.common.runfolder import run_storage
 from shardline.components.elasticity.group.agent import GroupAgent
 from shardline.components.elasticity.group.board import Board, StorageBoard
 from shardline.components.elasticity.group.forming import Size
+from shardline.components.elasticity.group.kube_board import KubernetesBoard
 from shardline.components.elasticity.group.state import Member
+from shardline.components.elasticity.pod import this_pod
 from shardline.components.planning.choose import fits
 from shardline.components.sharding.step import find_dataset
 from shardline.components.training import step
 
+#: Seconds for which an API server that does not answer is asked again: an agent has its workers to look after.
+_API_PATIENCE = 3.0
 #: How long a round lasts for agents that may yet come, in beats of the board.
 _SETTLE_BEATS = 8
 
 
-def join(loaded: Loaded, *, least: int, most: int, count: int | None, group: str | None, host: str | None) -> None:
-    """Take part in the training of `loaded`'s run until it has ended.
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an agent is.
 
-    Args:
+    Attributes:
         least, most: how many agents train together.
-        count: the workers that this agent starts; as the config says unless given.
-        group: the name of this start of the job.
-        host: where the others reach this machine; found out unless given.
+        processes: the workers that this one starts; host: where the others reach them.
+    """
+
+    board: Board
+    id: str
+    host: str
+    processes: int
+    least: int
+    most: int
+
+
+def join(loaded: Loaded, place: Place) -> None:
+    """Take part in the training of `loaded`'s run until it has ended.
 
     Raises:
         ShardlineError: the error that ended the job, the same on every agent.
         Stopped: a signal to this one.
     """
-    config = loaded.config
-    board, identity = _board(config, group=group)
+    config, board = loaded.config, place.board
     agent = GroupAgent(
         board,
-        member=Member(id=identity, host=host or _address(), processes=count or processes(config)),
-        size=Size(least=least, most=most, settle=_SETTLE_BEATS * board.beat_seconds),
+        member=Member(id=place.id, host=place.host, processes=place.processes),
+        size=Size(least=place.least, most=place.most, settle=_SETTLE_BEATS * board.beat_seconds),
         fits=lambda world: fits(config, world=world, vocab=find_dataset(config).manifest.vocab),
         max_restarts=config.elastic.max_restarts,
         timeout=config.elastic.timeout,
@@ -54,18 +70,49 @@ def join(loaded: Loaded, *, least: int, most: int, count: int | None, group: str
 
     result = agent.attend(lead)
     if result["exit_code"]:
-        raise from_record(result)
+        error = from_record(result)
+        # All agents agree that it is over: an exit code that asks for another try would only bring the pod back.
+        if isinstance(board, KubernetesBoard) and error.exit_code not in FINAL_EXIT_CODES:
+            error.exit_code = EXIT_ENVIRONMENT
+        raise error
 
 
-def _board(config: RunConfig, *, group: str | None) -> tuple[Board, str]:
-    """Where the agents meet, and what this one is called there."""
-    if group is None:
-        raise UserError(
-            "is needed: a name for this start of the job, the same on every machine and another one next time",
-            where="--group",
-            hint="for example the number of the job in your scheduler",
-        )
-    return StorageBoard(run_storage(config).at(f"groups/{group}")), f"{socket.gethostname()}-{os.getpid()}"
+def on_machine(config: RunConfig, *, least: int, most: int, count: int | None, group: str, host: str | None) -> Place:
+    """The place of an agent on a machine; the agents meet in the run folder.
+
+    Args:
+        count: workers; as the config says unless given.
+        group: a name for this start of the job.
+        host: found out unless given.
+    """
+    return Place(
+        board=StorageBoard(run_storage(config).at(f"groups/{group}")),
+        id=f"{socket.gethostname()}-{os.getpid()}",
+        host=host or _address(),
+        processes=count or processes(config),
+        least=least,
+        most=most,
+    )
+
+
+def in_pod(config: RunConfig) -> Place:
+    """The place of an agent in a pod of the run's job; the agents meet in the namespace.
+
+    Raises:
+        EnvironmentLacking: the pod does not say who it is, or may not do what an agent does.
+    """
+    client = Client.connect(patience=_API_PATIENCE)
+    pod = this_pod(client)
+    owner = pod.controller or pod.reference
+    workers = config.kubernetes.workers
+    return Place(
+        board=KubernetesBoard(client, group=f"{owner['name']}-{owner['uid'][:8]}", pod=pod),
+        id=f"{pod.name.removeprefix(owner['name'] + '-')}-{pod.uid[:8]}",
+        host=os.environ.get("POD_IP") or _address(),
+        processes=workers.processes_a_pod,
+        least=workers.least,
+        most=workers.most,
+    )
 
 
 @contextlib.contextmanager

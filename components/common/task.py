@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 
 from shardline.components.common import config as configs
 from shardline.components.common import firing
-from shardline.components.common.config import RunConfig
+from shardline.components.common.config import Loaded, RunConfig
 from shardline.components.common.errors import ShardlineError, Stopped
 from shardline.components.common.machine import without_torch
 from shardline.components.common.processes import PARENT_VARIABLE, die_with_parent, raise_on_signals
@@ -73,7 +73,13 @@ def parse_config(text: str, *, scheduled: bool = False, due: str = "") -> RunCon
 
 def read_config(artifact: Artifact) -> RunConfig:
     """The run config that an earlier task has handed on."""
-    return parse_config(Path(artifact.path).read_text(encoding="utf-8"))
+    return load_config(artifact).config
+
+
+def load_config(artifact: Artifact) -> Loaded:
+    """As `read_config`, with where each key comes from."""
+    text = Path(artifact.path).read_text(encoding="utf-8")
+    return configs.parse(text, source="the pipeline's config", ignore_environment=True)
 
 
 def adopted_config(config: RunConfig) -> RunConfig | None:

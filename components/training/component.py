@@ -17,8 +17,14 @@ def train(
     from shardline.components.common import task
 
     with task.running():
-        from shardline.components.elasticity.local import local_agent
+        from shardline.components.elasticity import cluster
         from shardline.components.training import step
 
-        run_config = task.read_config(config)
-        task.publish(checkpoint, step.run(run_config, agent=local_agent(run_config)))
+        loaded = task.load_config(config)
+        if cluster.is_here(loaded):
+            cluster.train(loaded)
+            task.publish(checkpoint, step.outcome(loaded.config))
+        else:
+            from shardline.components.elasticity.local import local_agent
+
+            task.publish(checkpoint, step.run(loaded.config, agent=local_agent(loaded.config)))

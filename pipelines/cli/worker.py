@@ -31,13 +31,27 @@ def worker(
 
     Start it once on each, with the same CONFIG and --group. Agents may come, go and be killed: training goes on with
     those that are there, from the newest checkpoint. It ends on all of them when the last step is done.
+
+    In a pod of a job that `shardline render` made, CONFIG is all it needs.
     """
     least, most = _bounds(agents)
     loaded = read_config(config, overrides=overrides, root=root)
 
-    from shardline.pipelines.worker import join
+    from shardline.components.common.errors import UserError
+    from shardline.components.elasticity.pod import in_cluster
+    from shardline.pipelines import worker as places
 
-    join(loaded, least=least, most=most, count=processes, group=group, host=host)
+    if group is not None:
+        place = places.on_machine(loaded.config, least=least, most=most, count=processes, group=group, host=host)
+    elif in_cluster():
+        place = places.in_pod(loaded.config)
+    else:
+        raise UserError(
+            "is needed: a name for this start of the job, the same on every machine and another one next time",
+            where="--group",
+            hint="for example the number of the job in your scheduler",
+        )
+    places.join(loaded, place)
 
 
 def _bounds(text: str) -> tuple[int, int]:

@@ -1,0 +1,97 @@
+"""A board of a few objects in a Kubernetes namespace: a Lease for each agent, and one ConfigMap for the state.
+
+Called by whatever starts an agent in a pod. Both go when what owns them goes: an agent's Lease with its pod, the state
+with the job. The API server compares and swaps by `resourceVersion`.
+
+Errors: as the client's.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from shardline.components.common.errors import DamagedData
+from shardline.components.common.kubernetes.client import Client
+from shardline.components.common.kubernetes.refusals import Conflict
+from shardline.components.elasticity.group.board import Version
+from shardline.components.elasticity.group.state import Member, State
+from shardline.components.elasticity.pod import Pod
+
+GROUP_LABEL = "shardline.io/group"
+_MEMBER = "shardline.io/member"
+_STATE = "state"
+
+
+class KubernetesBoard:
+    """See the module.
+
+    Args:
+        group: a name that no other start of the job has; objects' names begin with it.
+    """
+
+    beat_seconds = 1.0
+    silence_seconds = 5.0
+
+    def __init__(self, client: Client, *, group: str, pod: Pod) -> None:
+        self._client = client
+        self._group = group
+        self._pod = pod
+
+    def state(self) -> tuple[State | None, Version]:
+        found = self._client.get("ConfigMap", self._group)
+        if found is None:
+            return None, None
+        try:
+            return State.from_json(json.loads(found["data"][_STATE])), found["metadata"]["resourceVersion"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedData(
+                "is not a group's state", where=f"ConfigMap {self._group}", hint="delete it and apply the job again"
+            ) from error
+
+    def swap(self, version: Version, state: State) -> bool:
+        metadata = self._metadata(self._group, owner=self._pod.controller or self._pod.reference)
+        value = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {_STATE: json.dumps(state.to_json(), indent=1)},
+        }
+        try:
+            if version is None:
+                self._client.create(value)
+                return True
+            metadata["resourceVersion"] = version
+            return self._client.patch("ConfigMap", self._group, value) is not None
+        except Conflict:
+            return False
+
+    def members(self) -> list[Member]:
+        found = []
+        for lease in self._client.list("Lease", labels={GROUP_LABEL: self._group}):
+            text = lease["metadata"].get("annotations", {}).get(_MEMBER)
+            if text and "deletionTimestamp" not in lease["metadata"]:
+                found.append(Member.from_json(json.loads(text)))
+        return sorted(found, key=lambda member: member.id)
+
+    def put(self, member: Member) -> None:
+        metadata = self._metadata(self._name(member.id), owner=self._pod.reference)
+        metadata["annotations"] = {_MEMBER: json.dumps(member.to_json())}
+        spec = {
+            "holderIdentity": member.id,
+            "leaseDurationSeconds": round(self.silence_seconds),
+            "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        }
+        value = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        if self._client.patch("Lease", metadata["name"], value) is None:
+            self._client.create(value)
+
+    def leave(self, member: str) -> None:
+        self._client.delete("Lease", self._name(member))
+
+    def _name(self, member: str) -> str:
+        return f"{self._group}-{member}"
+
+    def _metadata(self, name: str, *, owner: dict[str, Any]) -> dict[str, Any]:
+        return {"name": name, "labels": {GROUP_LABEL: self._group}, "ownerReferences": [owner]}

@@ -1,0 +1,109 @@
+"""One of several processes in a namespace acts at a time: a Lease of the API server, held and renewed.
+
+Called by the launcher. No clock but this machine's own is asked: a holder is gone when its Lease has stood still for
+as long as it lasts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from shardline.components.common.errors import ShardlineError, Superseded
+from shardline.components.common.kubernetes.client import Client
+from shardline.components.common.kubernetes.refusals import Conflict
+
+LEASE_SECONDS = 15
+_POLL_SECONDS = 1.0
+
+
+class Lock:
+    """Held by this process for the length of a `with held(...)` block."""
+
+    def __init__(self, client: Client, name: str, *, identity: str) -> None:
+        self._client, self._name, self._identity = client, name, identity
+        self._ended = threading.Event()
+        self._lost = False
+
+    def check(self) -> None:
+        """Raises Superseded when another process has it."""
+        if self._lost:
+            raise Superseded("another launcher follows this job now", where=f"Lease {self._name}")
+
+    def wait(self) -> None:
+        """Return when it is this process's."""
+        seen: tuple[str, float] | None = None
+        while True:
+            found = self._client.get("Lease", self._name)
+            if found is None:
+                if self._take(None):
+                    return
+                continue
+            version = str(found["metadata"]["resourceVersion"])
+            if seen is None or seen[0] != version:
+                seen = (version, time.monotonic())
+            free = found["spec"].get("holderIdentity") in (None, "", self._identity)
+            if free or time.monotonic() - seen[1] > LEASE_SECONDS:
+                if self._take(version):
+                    return
+                continue
+            time.sleep(_POLL_SECONDS)
+
+    def _take(self, version: str | None) -> bool:
+        """Write it, if it still is as at `version` (None: not there); False when somebody else was first."""
+        try:
+            if version is None:
+                self._client.create(self._record())
+                return True
+            return self._client.patch("Lease", self._name, self._record(version=version)) is not None
+        except Conflict:
+            return False
+
+    def renew(self) -> None:
+        """Renew it again and again; for a thread."""
+        while not self._ended.wait(LEASE_SECONDS / 3):
+            with contextlib.suppress(ShardlineError):  # the API server is away for a moment
+                found = self._client.get("Lease", self._name)
+                if found is None or found["spec"].get("holderIdentity") != self._identity:
+                    self._lost = True
+                    return
+                self._take(str(found["metadata"]["resourceVersion"]))
+
+    def release(self) -> None:
+        self._ended.set()
+        if not self._lost:
+            with contextlib.suppress(ShardlineError):
+                self._client.delete("Lease", self._name)
+
+    def _record(self, *, version: str | None = None) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"name": self._name}
+        if version is not None:
+            metadata["resourceVersion"] = version
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        }
+        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+
+@contextlib.contextmanager
+def held(client: Client, name: str, *, identity: str) -> Iterator[Lock]:
+    """Wait for the lock, and hold it for the length of the block.
+
+    Args:
+        identity: of this process; the same for its successor would let both in.
+    """
+    lock = Lock(client, name, identity=identity)
+    lock.wait()
+    thread = threading.Thread(target=lock.renew, name="lock", daemon=True)
+    thread.start()
+    try:
+        yield lock
+    finally:
+        lock.release()
+        thread.join()
