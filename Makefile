@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-images checks format manifests constraints images clean
+.PHONY: help run test test-cluster test-images checks format manifests constraints images clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,11 +12,14 @@ help: ## show this list
 run: .venv/.ready ## train, evaluate and report on a small model, from the sources of Python's standard library
 	@$(VENV)/shardline run examples/quickstart.yaml
 
-test: .venv/.ready-dev ## the whole test suite; ARGS are pytest's: make test ARGS="-k loader -x"
+test: .venv/.ready-dev ## the tests that need no cluster; ARGS are pytest's: make test ARGS="-k loader -x"
 	@$(VENV)/python -m pytest $(ARGS)
 
 test-images: .venv/.ready-dev ## build the container images and run them (root, buildah, runc, debootstrap)
 	@$(VENV)/python -m pytest tests/images $(ARGS)
+
+test-cluster: .venv/.ready-dev ## the tests on a Kubernetes cluster: KUBECONFIG's, else three nodes started here (root, Go)
+	@$(VENV)/python -m pytest tests/cluster $(ARGS)
 
 checks: .venv/.ready-dev .typing/shardline ## lint, format, types, import contracts, constraints.txt
 	$(VENV)/ruff check

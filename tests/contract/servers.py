@@ -31,8 +31,8 @@ def moto() -> Iterator[str]:
     port = free_port()
     command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with _ended(process):
-        yield _answering(f"http://127.0.0.1:{port}", process)
+    with ended(process):
+        yield answering(f"http://127.0.0.1:{port}", process)
 
 
 @contextlib.contextmanager
@@ -46,7 +46,7 @@ def hdfs(folder: Path) -> Iterator[str]:
 def alluxio(folder: Path) -> Iterator[str]:
     """Alluxio's minicluster and its proxy; gives `HOST:PORT` of the S3 API."""
     with _java("alluxio", "MiniAlluxio", str(free_port()), cwd=folder) as port:
-        _answering(f"http://localhost:{port}/api/v1/s3/", None)
+        answering(f"http://localhost:{port}/api/v1/s3/", None)
         yield f"localhost:{port}"
 
 
@@ -57,7 +57,7 @@ def _java(name: str, program: str, *arguments: str, cwd: Path | None = None) -> 
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=cwd or JAVA
     )
-    with _ended(process):
+    with ended(process):
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("port "):
@@ -100,7 +100,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _answering(url: str, process: subprocess.Popen[bytes] | None) -> str:
+def answering(url: str, process: subprocess.Popen[bytes] | None) -> str:
     """`url`, once a server answers there, whatever it answers."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and (process is None or process.poll() is None):
@@ -115,7 +115,7 @@ def _answering(url: str, process: subprocess.Popen[bytes] | None) -> str:
 
 
 @contextlib.contextmanager
-def _ended(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> Iterator[None]:
+def ended(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> Iterator[None]:
     try:
         yield
     finally:
