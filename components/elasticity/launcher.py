@@ -84,7 +84,7 @@ def launch(client: Client, launch: Launch) -> None:
 
 
 def _create(client: Client, launch: Launch) -> None:
-    """Have the job there, and what belongs to it; one that has failed before makes room for another try."""
+    """Have the job there, and what belongs to it; one that failed, or did another config, makes room for another."""
     found = client.get(KIND, launch.name)
     if found is not None and not adopted(found, launch.job):
         raise UserError(
@@ -92,7 +92,8 @@ def _create(client: Client, launch: Launch) -> None:
             where=f"{KIND} {launch.name}",
             hint="delete it, or give this run another name",
         )
-    if found is not None and jobstate.phase_of(found) in ("failed", "succeeded"):
+    phase = jobstate.phase_of(found) if found is not None else None
+    if found is not None and (phase == "failed" or (phase == "succeeded" and not _same_config(found, launch.job))):
         launch.tell(f"{KIND} {launch.name} is there from an earlier try and has ended: it is made anew")
         client.delete(KIND, launch.name)
         _wait_until_gone(client, launch.name)
@@ -114,6 +115,16 @@ def adopted(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
         return [job["metadata"].get(part, {}).get(key) for part, key in _SAME]
 
     return marks(found) == marks(wanted)
+
+
+def _same_config(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether a job did what it would do again: its pods mount the config by a name that tells the content."""
+
+    def mounted(job: dict[str, Any]) -> list[str]:
+        pod = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+        return [each["configMap"]["name"] for each in pod["volumes"] if "configMap" in each]
+
+    return mounted(found) == mounted(wanted)
 
 
 def _wait_until_gone(client: Client, name: str) -> None:
