@@ -52,7 +52,7 @@ def test_killed_and_started_again_it_finds_its_job(make: Make, tmp_path: Path) -
 
 @pytest.mark.parametrize("cancelled", [True, False])
 def test_a_signal_ends_the_job_only_if_a_person_cancelled(make: Make, tmp_path: Path, cancelled: bool) -> None:
-    run = make("ended", workers={"replicas": 1})
+    run = make("ended", workers={"replicas": 1}, overrides=("training.steps=100000",))
     sharding.run(run.loaded.config)
     with launcher(run, tmp_path, cancelled=cancelled) as process:
         run.until(lambda: saved(run.run, 10), "training has begun")
