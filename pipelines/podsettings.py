@@ -14,6 +14,7 @@ from typing import Any, Literal
 from kfp import kubernetes
 
 from shardline.components.common.config import RunConfig
+from shardline.components.common.config.kubernetes_schema import Toleration
 from shardline.components.common.errors import UserError
 
 #: The steps that need no torch.
@@ -31,15 +32,6 @@ class Room:
     gpu_resource: str = "nvidia.com/gpu"
     shm: str | None = None
     """The size of /dev/shm, part of `memory`; None leaves the 64 MiB of the container runtime."""
-
-
-@dataclass(frozen=True)
-class Toleration:
-    key: str | None = None
-    operator: Literal["Equal", "Exists"] = "Equal"
-    value: str | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    seconds: int | None = None
 
 
 _ROOMS: Mapping[str, Room] = {
@@ -109,7 +101,7 @@ def pod_settings(config: RunConfig) -> PodSettings:
         secrets={name: _keys(name, keys) for name, keys in wanted.secrets.items()},
         env=wanted.env,
         node_selector=wanted.node_selector,
-        tolerations=tuple(Toleration(**each.model_dump()) for each in wanted.tolerations),
+        tolerations=tuple(wanted.tolerations),
         rooms=rooms,
     )
 

@@ -37,6 +37,7 @@ class Place:
     Attributes:
         least, most: how many agents train together.
         processes: the workers that this one starts; host: where the others reach them.
+        brought_back: whether it is started again after an exit code that asks for it, as a pod is.
     """
 
     board: Board
@@ -45,6 +46,7 @@ class Place:
     processes: int
     least: int
     most: int
+    brought_back: bool
 
 
 def join(loaded: Loaded, place: Place) -> None:
@@ -71,8 +73,8 @@ def join(loaded: Loaded, place: Place) -> None:
     result = agent.attend(lead)
     if result["exit_code"]:
         error = from_record(result)
-        # All agents agree that it is over: an exit code that asks for another try would only bring the pod back.
-        if isinstance(board, KubernetesBoard) and error.exit_code not in FINAL_EXIT_CODES:
+        # All agents agree that it is over.
+        if place.brought_back and error.exit_code not in FINAL_EXIT_CODES:
             error.exit_code = EXIT_ENVIRONMENT
         raise error
 
@@ -92,6 +94,7 @@ def on_machine(config: RunConfig, *, least: int, most: int, count: int | None, g
         processes=count or processes(config),
         least=least,
         most=most,
+        brought_back=False,
     )
 
 
@@ -112,6 +115,7 @@ def in_pod(config: RunConfig) -> Place:
         processes=workers.processes_a_pod,
         least=workers.least,
         most=workers.most,
+        brought_back=True,
     )
 
 

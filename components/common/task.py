@@ -67,7 +67,7 @@ def parse_config(text: str, *, scheduled: bool = False, due: str = "") -> RunCon
     Args:
         scheduled: whether it is the config of a schedule, of which this is the run that was due at `due`.
     """
-    config = configs.parse(text, source="the pipeline's config", ignore_environment=True).config
+    config = _parse(text).config
     return firing.at(config, firing.parse_moment(due)) if scheduled else config
 
 
@@ -78,7 +78,10 @@ def read_config(artifact: Artifact) -> RunConfig:
 
 def load_config(artifact: Artifact) -> Loaded:
     """As `read_config`, with where each key comes from."""
-    text = Path(artifact.path).read_text(encoding="utf-8")
+    return _parse(Path(artifact.path).read_text(encoding="utf-8"))
+
+
+def _parse(text: str) -> Loaded:
     return configs.parse(text, source="the pipeline's config", ignore_environment=True)
 
 

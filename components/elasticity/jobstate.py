@@ -80,29 +80,28 @@ def _obstacle(pod: _Object) -> str | None:
 
 def last_words(pods: Iterable[_Object]) -> list[str]:
     """What pods that ended badly said last, the first of them first."""
-    found = []
-    for pod in pods:
-        for container in pod.get("status", {}).get("containerStatuses") or []:
-            ended = container.get("state", {}).get("terminated")
-            if ended and ended.get("exitCode"):
-                found.append((str(ended.get("finishedAt", "")), pod["metadata"]["name"], ended))
     return [
         f"{name} ended with exit code {ended['exitCode']}"
         + (f" ({ended['reason']})" if ended.get("reason") not in (None, "Error") else "")
         + (f":\n{ended['message'].strip()}" if ended.get("message") else "")
-        for _, name, ended in sorted(found, key=lambda each: each[:2])
+        for name, ended in _ended_badly(pods)
     ]
 
 
 def exit_code_of(pods: Iterable[_Object]) -> int:
     """That of the pod which ended badly first; a bug's, where none tells."""
-    codes = [
-        (str(ended.get("finishedAt", "")), int(ended["exitCode"]))
+    return next((int(ended["exitCode"]) for _, ended in _ended_badly(pods)), EXIT_BUG)
+
+
+def _ended_badly(pods: Iterable[_Object]) -> list[tuple[str, _Object]]:
+    """The pods' names and their containers' ends, by time."""
+    found = [
+        (str(ended.get("finishedAt", "")), str(pod["metadata"]["name"]), ended)
         for pod in pods
         for container in pod.get("status", {}).get("containerStatuses") or []
         if (ended := container.get("state", {}).get("terminated")) and ended.get("exitCode")
     ]
-    return min(codes)[1] if codes else EXIT_BUG
+    return [(name, ended) for _, name, ended in sorted(found, key=lambda each: each[:2])]
 
 
 def is_cancelled(workflow: _Object | None) -> bool:

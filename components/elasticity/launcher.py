@@ -153,7 +153,9 @@ def _follow(client: Client, launch: Launch, *, check: Callable[[], None]) -> Non
             return
         if phase == "failed":
             raise _failure(launch, job, pods)
-        for line in jobstate.obstacles(pods, _events(client, launch)):
+        wanted = job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"]
+        # Why there are too few pods, the events tell; there may be many of them.
+        for line in jobstate.obstacles(pods, _events(client, launch) if len(pods) < wanted else ()):
             if line not in told:
                 told.add(line)
                 launch.tell(line)

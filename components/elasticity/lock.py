@@ -10,11 +10,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Any
 
 from shardline.components.common.errors import ShardlineError, Superseded
 from shardline.components.common.kubernetes.client import Client
+from shardline.components.common.kubernetes.leases import lease
+from shardline.components.common.kubernetes.objects import Manifest
 from shardline.components.common.kubernetes.refusals import Conflict
 
 LEASE_SECONDS = 15
@@ -57,11 +57,14 @@ class Lock:
         """Write it, if it still is as at `version` (None: not there); False when somebody else was first."""
         try:
             if version is None:
-                self._client.create(self._record())
+                self._client.create(self._lease())
                 return True
-            return self._client.patch("Lease", self._name, self._record(version=version)) is not None
+            return self._client.patch("Lease", self._name, self._lease(resourceVersion=version)) is not None
         except Conflict:
             return False
+
+    def _lease(self, **metadata: str) -> Manifest:
+        return lease(self._name, holder=self._identity, seconds=LEASE_SECONDS, **metadata)
 
     def renew(self) -> None:
         """Renew it again and again; for a thread."""
@@ -78,17 +81,6 @@ class Lock:
         if not self._lost:
             with contextlib.suppress(ShardlineError):
                 self._client.delete("Lease", self._name)
-
-    def _record(self, *, version: str | None = None) -> dict[str, Any]:
-        metadata: dict[str, Any] = {"name": self._name}
-        if version is not None:
-            metadata["resourceVersion"] = version
-        spec = {
-            "holderIdentity": self._identity,
-            "leaseDurationSeconds": LEASE_SECONDS,
-            "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        }
-        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
 
 @contextlib.contextmanager

@@ -24,11 +24,10 @@ from shardline.components.common.processes import child_environment
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import Job
 from shardline.components.elasticity.ends import End
-from shardline.components.elasticity.failures import as_error, cause_of
 from shardline.components.elasticity.rendezvous import LocalRendezvous
 from shardline.components.elasticity.restarts import Restarts
+from shardline.components.elasticity.worker_main import COMMAND, describe
 
-_WORKER = ("-m", "shardline.components.elasticity.worker_main")
 _MONITOR_SECONDS = 0.1
 _STOP_SECONDS = 5
 #: torch's own count of restarts never ends a job: that is up to `Restarts`.
@@ -65,11 +64,9 @@ class TorchElasticAgent:
         restarts = Restarts(job.name, run=run, lease=lease, events=events, most=self._max_restarts)
         agent = _Agent(spec, job=job, run=run, lease=lease, restarts=restarts, timeout=self._timeout)
         try:
-            result = agent.run(job.name)
+            agent.run(job.name)
         except SignalException as error:
             raise Stopped("terminated", signum=int(error.sigval)) from None
-        if result.is_failed():
-            raise as_error(cause_of(run, generation=agent.generation), ends=_ends(result), restarts=self._max_restarts)
 
 
 class _Agent(LocalElasticAgent):
@@ -79,24 +76,24 @@ class _Agent(LocalElasticAgent):
         self, spec: WorkerSpec, *, job: Job, run: Storage, lease: Lease, restarts: Restarts, timeout: int
     ) -> None:
         super().__init__(spec, DefaultLogsSpecs(), shutdown_timeout=_STOP_SECONDS)
-        self.generation = 0
+        self._generation = 0
         self._ends: Sequence[End] = ()
         self._job, self._run, self._lease, self._restarts = job, run, lease, restarts
         self._timeout = timeout
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        self.generation = self._lease.next_generation()
+        self._generation = self._lease.next_generation()
         world = len(worker_group.workers) * (worker_group.group_world_size or 1)
-        description = {
-            "entry": self._job.entry,
-            "arguments": self._job.arguments(self.generation, world),
-            "generation": self.generation,
-            "run": self._run.url,
-            "fence": self._lease.fence,
-            "timeout": self._timeout,
-            "threads": max(1, (os.cpu_count() or 1) // len(worker_group.workers)),
-        }
-        worker_group.spec.args = (*_WORKER, json.dumps(description))
+        description = describe(
+            self._job,
+            generation=self._generation,
+            world=world,
+            run=self._run,
+            fence=self._lease.fence,
+            timeout=self._timeout,
+        )
+        threads = max(1, (os.cpu_count() or 1) // len(worker_group.workers))
+        worker_group.spec.args = (*COMMAND, json.dumps({**description, "threads": threads}))
         started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 
@@ -107,7 +104,7 @@ class _Agent(LocalElasticAgent):
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         self._stop_workers(worker_group)
-        self._restarts.after(self.generation, ends=self._ends)
+        self._restarts.after(self._generation, ends=self._ends)
         super()._restart_workers(worker_group)
 
 

@@ -16,13 +16,28 @@ import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from shardline.components.common.errors import EnvironmentLacking, ShardlineError, exit_code_of
 from shardline.components.common.processes import die_with_parent, raise_on_signals
 from shardline.components.common.storage import Storage
-from shardline.components.common.workers import WorkerContext
+from shardline.components.common.workers import Job, WorkerContext
 
+#: What Python is given to start it; one argument follows, a description as JSON.
+COMMAND = ("-m", "shardline.components.elasticity.worker_main")
 _TORCH = "2.13"
+
+
+def describe(job: Job, *, generation: int, world: int, run: Storage, fence: int, timeout: int) -> dict[str, Any]:
+    """What a worker of `job` is told; an agent adds `threads`, those of each of its workers."""
+    return {
+        "entry": job.entry,
+        "arguments": job.arguments(generation, world),
+        "generation": generation,
+        "run": run.url,
+        "fence": fence,
+        "timeout": timeout,
+    }
 
 
 def main(description: str) -> int:

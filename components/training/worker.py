@@ -98,11 +98,10 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
             asked = requests.agreed(result.request, step=step)
             if "profile" in asked:
                 profiling.ask(done, steps=asked["profile"]["steps"], ranks=asked["profile"]["ranks"])
-            if "stop" in asked and done < training.steps:
+            if asked.keys() & {"stop", "regroup"} and done < training.steps:
                 saves.finish(done, counters=counters, recent=watch.recent)
-                raise StopRequested(f"stopped as asked, after optimizer step {done:,} of {training.steps:,}")
-            if "regroup" in asked and done < training.steps:
-                saves.finish(done, counters=counters, recent=watch.recent)
+                if "stop" in asked:
+                    raise StopRequested(f"stopped as asked, after optimizer step {done:,} of {training.steps:,}")
                 raise Regrouped(f"saved after optimizer step {done:,}, for a group of another size to go on")
             save_seconds = saves.after_step(done, loss=result.loss, counters=counters, recent=watch.recent)
         saves.finish(done, counters=counters, recent=watch.recent)

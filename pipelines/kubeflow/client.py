@@ -6,6 +6,7 @@ Called by `submit`, `schedules` and `follow`, which never see the API's own type
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,7 @@ class Client:
         """The id of the experiment `name`, or None when there is none."""
         call = api.ExperimentServiceApi(self._transport.api).experiment_service_list_experiments
         asked = Asked("list", "experiments", "experiments")
-        found = self._transport.every(asked, call, "experiments", namespace=self.namespace, filter=filter_by_name(name))
-        return next(
-            (self._transport.identifier(each, "experiment_id") for each in found if each.display_name == name), None
-        )
+        return self._named(name, asked, call, "experiments", id="experiment_id", namespace=self.namespace)
 
     def make_experiment(self, name: str) -> str:
         """The id of the experiment `name`, which is made when it is not there."""
@@ -82,10 +80,7 @@ class Client:
     def _pipeline(self, name: str) -> str | None:
         call = api.PipelineServiceApi(self._transport.api).pipeline_service_list_pipelines
         asked = Asked("list", "pipelines", "pipelines")
-        found = self._transport.every(asked, call, "pipelines", namespace=self.namespace, filter=filter_by_name(name))
-        return next(
-            (self._transport.identifier(each, "pipeline_id") for each in found if each.display_name == name), None
-        )
+        return self._named(name, asked, call, "pipelines", id="pipeline_id", namespace=self.namespace)
 
     def _make_pipeline(self, name: str) -> str:
         body = api.V2beta1Pipeline(display_name=name, name=name, namespace=self.namespace)
@@ -99,13 +94,7 @@ class Client:
     def _version(self, pipeline: str, version: str) -> str | None:
         call = api.PipelineServiceApi(self._transport.api).pipeline_service_list_pipeline_versions
         asked = Asked("list", "pipelines", "versions of the pipeline")
-        found = self._transport.every(
-            asked, call, "pipeline_versions", pipeline_id=pipeline, filter=filter_by_name(version)
-        )
-        return next(
-            (self._transport.identifier(each, "pipeline_version_id") for each in found if each.display_name == version),
-            None,
-        )
+        return self._named(version, asked, call, "pipeline_versions", id="pipeline_version_id", pipeline_id=pipeline)
 
     def _make_version(self, pipeline: str, version: str, package: bytes) -> str:
         call = api.PipelineUploadServiceApi(self._transport.api).upload_pipeline_version
@@ -120,6 +109,13 @@ class Client:
             except Conflict:
                 return self._known(self._version(pipeline, version), f"version {version}")
         return self._transport.identifier(made, "pipeline_version_id")
+
+    def _named(
+        self, name: str, asked: Asked, call: Callable[..., Any], field: str, *, id: str, **options: Any
+    ) -> str | None:
+        """The `id` of what is called `name` in the list `field`, or None when nothing is."""
+        found = self._transport.every(asked, call, field, filter=filter_by_name(name), **options)
+        return next((self._transport.identifier(each, id) for each in found if each.display_name == name), None)
 
     def _known(self, found: str | None, thing: str) -> str:
         if found is None:

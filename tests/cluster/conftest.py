@@ -13,14 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import s3fs
 import urllib3
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException
 
+from shardline.components.common.storage.s3client import PatientS3FileSystem
 from tests.cluster import scripts
+from tests.cluster.jobs import BUCKET, KEYS, OVERRIDES, STEPS, ClusterRun, Make, cluster_run
 from tests.cluster.kube import Cluster, Namespace, await_removal, fresh_namespace
 from tests.cluster.pods import S3, NodePython, s3_server
 from tests.contract.servers import lacking
+from tests.distributed import runs
 
 HERE = Path(__file__).parent
 SPARE_NODE = "n2"  # n0 has the DNS and the operator
@@ -153,3 +157,38 @@ def spare_node(cluster: Cluster) -> Iterator[str]:
 def failed(request: pytest.FixtureRequest) -> Callable[[], bool]:
     """Asked when the test is over: whether it failed."""
     return lambda: bool(request.node.stash.get(_FAILED, False))
+
+
+@pytest.fixture
+def make(
+    cluster: Cluster,
+    privileged_namespace: Namespace,
+    node_python: NodePython,
+    s3_in_cluster: S3,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Make:
+    """Makes a run whose corpus and storage are on an S3 server in the cluster."""
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": s3_in_cluster.outside}.items():
+        monkeypatch.setenv(name, value)
+    if cluster.box:
+        monkeypatch.setenv("KUBECONFIG", str(scripts.kubeconfig()))
+    PatientS3FileSystem.clear_instance_cache()  # a server of the test before had another address
+    files = s3fs.S3FileSystem(skip_instance_cache=True)
+    files.mkdir(BUCKET)
+    runs.write_corpus(tmp_path / "corpus")
+    files.put(str(tmp_path / "corpus"), f"{BUCKET}/corpus", recursive=True)
+
+    def make(name: str, *, workers: dict[str, object], overrides: tuple[str, ...] = ()) -> ClusterRun:
+        return cluster_run(
+            name,
+            namespace=privileged_namespace,
+            python=node_python,
+            s3=s3_in_cluster,
+            corpus=f"s3://{BUCKET}/corpus",
+            steps=STEPS,
+            workers=workers,
+            overrides=(*OVERRIDES, *overrides),
+        )
+
+    return make

@@ -24,6 +24,8 @@ from tests.cluster.pods import S3, NodePython
 from tests.distributed.runs import CONFIG
 
 BUCKET = "runs"
+STEPS = 120
+OVERRIDES = ("training.checkpoint.every=10", "training.schedule.decay_steps=120", "monitoring.flush_seconds=0.5")
 #: Of an S3 server that takes any.
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
@@ -121,6 +123,10 @@ def cluster_run(
     run = ClusterRun(loaded, namespace, Client.connect(namespace=namespace.name))
     run.apply("access")
     return run
+
+
+#: What the fixture `make` gives.
+Make = Callable[..., ClusterRun]
 
 
 def _patches(python: NodePython, run: str) -> list[dict[str, Any]]:

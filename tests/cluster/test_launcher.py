@@ -13,10 +13,8 @@ import pytest
 from shardline.components.common import config as configs
 from shardline.components.sharding import step as sharding
 from shardline.components.training import step as training
-from tests.cluster.jobs import ClusterRun
-from tests.cluster.test_training import Make, make, saved
-
-__all__ = ["make"]
+from tests.cluster.jobs import ClusterRun, Make
+from tests.distributed import runs
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -38,7 +36,7 @@ def test_killed_and_started_again_it_finds_its_job(make: Make, tmp_path: Path) -
     run = make("found", workers={"replicas": 1})
     sharding.run(run.loaded.config)
     with launcher(run, tmp_path) as first:
-        run.until(lambda: saved(run.run, 10), "training has begun")
+        run.until(lambda: runs.saved(run.run, 10), "training has begun")
         first.send_signal(signal.SIGKILL)
     job = uid(run)
     assert job is not None
@@ -55,7 +53,7 @@ def test_a_signal_ends_the_job_only_if_a_person_cancelled(make: Make, tmp_path: 
     run = make("ended", workers={"replicas": 1}, overrides=("training.steps=100000",))
     sharding.run(run.loaded.config)
     with launcher(run, tmp_path, cancelled=cancelled) as process:
-        run.until(lambda: saved(run.run, 10), "training has begun")
+        run.until(lambda: runs.saved(run.run, 10), "training has begun")
         process.terminate()
         assert process.wait(60) == 143
     job = run.client.get("PyTorchJob", run.name)

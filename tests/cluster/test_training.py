@@ -3,68 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import s3fs
 
 from shardline.components.common import config as configs
 from shardline.components.common.runfolder import REPORT_FILE, run_storage
 from shardline.components.common.storage import Storage
-from shardline.components.common.streams import read_all
 from shardline.components.elasticity.local import local_agent
 from shardline.components.sharding import step as sharding
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.step import find_dataset
 from shardline.components.training import step as training
-from shardline.components.training.checkpoint import catalog
-from tests.cluster import scripts
-from tests.cluster.jobs import BUCKET, KEYS, ClusterRun, cluster_run
-from tests.cluster.kube import Cluster, Namespace
-from tests.cluster.pods import S3, NodePython
+from tests.cluster.jobs import STEPS, ClusterRun, Make
 from tests.distributed import runs
 
 pytestmark = pytest.mark.timeout(900)
-
-STEPS = 120
-OVERRIDES = ("training.checkpoint.every=10", "training.schedule.decay_steps=120", "monitoring.flush_seconds=0.5")
-
-Make = Callable[..., ClusterRun]
-
-
-@pytest.fixture
-def make(
-    cluster: Cluster,
-    privileged_namespace: Namespace,
-    node_python: NodePython,
-    s3_in_cluster: S3,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> Make:
-    """Makes a run whose corpus and storage are on an S3 server in the cluster."""
-    for name, value in {**KEYS, "AWS_ENDPOINT_URL": s3_in_cluster.outside}.items():
-        monkeypatch.setenv(name, value)
-    if cluster.box:
-        monkeypatch.setenv("KUBECONFIG", str(scripts.kubeconfig()))
-    files = s3fs.S3FileSystem(skip_instance_cache=True)
-    files.mkdir(BUCKET)
-    runs.write_corpus(tmp_path / "corpus")
-    files.put(str(tmp_path / "corpus"), f"{BUCKET}/corpus", recursive=True)
-
-    def make(name: str, *, workers: dict[str, object], overrides: tuple[str, ...] = ()) -> ClusterRun:
-        return cluster_run(
-            name,
-            namespace=privileged_namespace,
-            python=node_python,
-            s3=s3_in_cluster,
-            corpus=f"s3://{BUCKET}/corpus",
-            steps=STEPS,
-            workers=workers,
-            overrides=(*OVERRIDES, *overrides),
-        )
-
-    return make
 
 
 def on_this_machine(like: ClusterRun, tmp_path: Path) -> Storage:
@@ -77,23 +31,6 @@ def on_this_machine(like: ClusterRun, tmp_path: Path) -> Storage:
     return run_storage(config)
 
 
-def same_result(run: Storage, undisturbed: Storage) -> None:
-    expected, found = runs.losses(undisturbed), runs.losses(run)
-    assert len(found) == STEPS
-    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1e-10
-    assert runs.samples(run) == runs.samples(undisturbed)
-
-
-def worlds(run: Storage) -> list[int]:
-    """The world size of each generation."""
-    return [each["data"]["world"] for each in read_all(run.at("events")) if each["name"] == "generation.started"]
-
-
-def saved(run: Storage, step: int) -> bool:
-    found = catalog.current(run)
-    return found is not None and found.step >= step
-
-
 def test_from_corpus_to_report_with_two_then_four_workers(make: Make, tmp_path: Path) -> None:
     """Sharding as an Indexed Job of three parts, training by two pods and then four in two stages, all in S3."""
     run = make("whole", workers={"replicas": 2, "min": 2, "max": 4}, overrides=("training.layout={pp: 2}",))
@@ -102,9 +39,9 @@ def test_from_corpus_to_report_with_two_then_four_workers(make: Make, tmp_path: 
     run.apply("merge")
     run.completed("merge")
     run.apply("train")
-    run.until(lambda: worlds(run.run)[-1:] == [2] and saved(run.run, 10), "two workers train")
+    run.until(lambda: runs.worlds(run.run)[-1:] == [2] and runs.saved(run.run, 10), "two workers train")
     run.scale(4)
-    run.until(lambda: worlds(run.run)[-1:] == [4], "four workers train")
+    run.until(lambda: runs.worlds(run.run)[-1:] == [4], "four workers train")
     run.trained()
     run.apply("evaluate")
     run.completed("evaluate")
@@ -112,7 +49,7 @@ def test_from_corpus_to_report_with_two_then_four_workers(make: Make, tmp_path: 
     run.completed("report")
 
     here = on_this_machine(run, tmp_path)
-    same_result(run.run, here)
+    runs.same_result(run.run, here, steps=STEPS)
     local = configs.parse((tmp_path / "here/runs/whole/config.yaml").read_text(), source="here").config
     there, expected = find_dataset(run.loaded.config), find_dataset(local)
     assert isinstance(there, Dataset) and there.manifest.fingerprint == expected.manifest.fingerprint
@@ -129,17 +66,17 @@ def sharded(run: ClusterRun) -> ClusterRun:
 def test_a_pod_that_is_deleted_comes_back_and_nothing_is_lost(make: Make, tmp_path: Path, which: str) -> None:
     run = sharded(make("deleted", workers={"replicas": 2, "min": 1, "max": 2}))
     run.apply("train")
-    run.until(lambda: len(run.workers()) == 2 and saved(run.run, 10), "two workers train")
+    run.until(lambda: len(run.workers()) == 2 and runs.saved(run.run, 10), "two workers train")
     before, leader = run.workers(), leader_of(run)
     victim = leader if which == "the leader's" else next(name for name in before if name != leader)
     survivor = run.namespace.pod(next(name for name in before if name != victim))
     run.namespace.cluster.core.delete_namespaced_pod(victim, run.namespace.name)
-    run.until(lambda: len(worlds(run.run)) > 1, "another generation trains")
+    run.until(lambda: len(runs.worlds(run.run)) > 1, "another generation trains")
     now = run.namespace.pod(survivor.metadata.name)
     assert now.metadata.uid == survivor.metadata.uid
     assert now.status.container_statuses[0].restart_count == 0
     run.trained()
-    same_result(run.run, on_this_machine(run, tmp_path))
+    runs.same_result(run.run, on_this_machine(run, tmp_path), steps=STEPS)
 
 
 def leader_of(run: ClusterRun) -> str:

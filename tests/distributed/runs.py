@@ -22,6 +22,7 @@ from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.step import DATASET_FILE
 from shardline.components.sharding.step import run as shard
+from shardline.components.training.checkpoint import catalog
 from tests.distributed.group import run_group
 
 TRAIN = "shardline.components.training.worker:train"
@@ -176,3 +177,22 @@ def furthest(first: list[float], second: list[float]) -> float:
 def differing(first: list[float], second: list[float]) -> float:
     """The largest difference between two loss curves as far as the shorter one goes."""
     return max(abs(a - b) for a, b in zip(first, second, strict=False))
+
+
+def same_result(run: Storage, undisturbed: Storage, *, steps: int) -> None:
+    """Assert that both have done `steps` optimizer steps, with the same losses and the same samples."""
+    expected, found = losses(undisturbed), losses(run)
+    assert len(found) == steps
+    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1e-10
+    assert samples(run) == samples(undisturbed)
+
+
+def worlds(run: Storage) -> list[int]:
+    """The world size of each generation."""
+    return [each["data"]["world"] for each in read_all(run.at("events")) if each["name"] == "generation.started"]
+
+
+def saved(run: Storage, step: int) -> bool:
+    """Whether there is a checkpoint of optimizer step `step` or a later one."""
+    found = catalog.current(run)
+    return found is not None and found.step >= step

@@ -18,7 +18,6 @@ from shardline.components.common.config import RunConfig
 from shardline.components.common.control import ask
 from shardline.components.common.runfolder import run_storage
 from shardline.components.common.storage import Storage
-from shardline.components.common.streams import read_all
 from shardline.components.elasticity.group.board import StorageBoard
 from shardline.components.elasticity.group.state import State
 from shardline.components.sharding.step import run as shard
@@ -113,8 +112,7 @@ class Group:
             time.sleep(0.05)
 
     def saved(self, step: int) -> bool:
-        record = catalog.current(self.run)
-        return record is not None and record.step >= step
+        return runs.saved(self.run, step)
 
     def ends(self) -> list[int]:
         """The exit codes of all that were not killed."""
@@ -153,24 +151,12 @@ def undisturbed(root: Path) -> Storage:
     return one.run
 
 
-def same_result(run: Storage, undisturbed: Storage) -> None:
-    expected, found = runs.losses(undisturbed), runs.losses(run)
-    assert len(found) == STEPS
-    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1e-10
-    assert runs.samples(run) == runs.samples(undisturbed)
-
-
-def worlds(run: Storage) -> list[int]:
-    """The world size of each generation."""
-    return [each["data"]["world"] for each in read_all(run.at("events")) if each["name"] == "generation.started"]
-
-
 def test_two_agents_train_together(group: Callable[..., Group], undisturbed: Storage) -> None:
     two = group("2")
     two.start(2)
     assert two.ends() == [0, 0], two.errors()
-    assert worlds(two.run) == [2]
-    same_result(two.run, undisturbed)
+    assert runs.worlds(two.run) == [2]
+    runs.same_result(two.run, undisturbed, steps=STEPS)
 
 
 def test_a_member_that_is_killed_is_done_without(group: Callable[..., Group], undisturbed: Storage) -> None:
@@ -179,8 +165,8 @@ def test_a_member_that_is_killed_is_done_without(group: Callable[..., Group], un
     two.wait_for(lambda: two.running(2) and two.saved(10))
     two.others[0].kill()
     assert two.ends() == [0], two.errors()
-    assert worlds(two.run) == [2, 1]
-    same_result(two.run, undisturbed)
+    assert runs.worlds(two.run) == [2, 1]
+    runs.same_result(two.run, undisturbed, steps=STEPS)
 
 
 def test_the_leader_may_be_killed_too(group: Callable[..., Group], undisturbed: Storage) -> None:
@@ -190,7 +176,7 @@ def test_the_leader_may_be_killed_too(group: Callable[..., Group], undisturbed: 
     two.leader.kill()
     assert two.ends() == [0], two.errors()
     assert two.state.term == 2
-    same_result(two.run, undisturbed)
+    runs.same_result(two.run, undisturbed, steps=STEPS)
 
 
 def test_one_that_comes_later_takes_part(group: Callable[..., Group], undisturbed: Storage) -> None:
@@ -200,8 +186,8 @@ def test_one_that_comes_later_takes_part(group: Callable[..., Group], undisturbe
     some.start()
     some.wait_for(lambda: some.running(2))
     assert some.ends() == [0, 0], some.errors()
-    assert worlds(some.run)[-1] == 2
-    same_result(some.run, undisturbed)
+    assert runs.worlds(some.run)[-1] == 2
+    runs.same_result(some.run, undisturbed, steps=STEPS)
 
 
 def test_a_spare_waits_for_a_place(group: Callable[..., Group], undisturbed: Storage) -> None:
@@ -213,8 +199,8 @@ def test_a_spare_waits_for_a_place(group: Callable[..., Group], undisturbed: Sto
     worker = next(name for name in ranks if name != three.state.leader)
     three.process_of(worker).kill()
     assert three.ends() == [0, 0], three.errors()
-    assert worlds(three.run) == [2, 2]
-    same_result(three.run, undisturbed)
+    assert runs.worlds(three.run) == [2, 2]
+    runs.same_result(three.run, undisturbed, steps=STEPS)
 
 
 def test_a_leader_that_hung_changes_nothing_when_it_wakes(group: Callable[..., Group], undisturbed: Storage) -> None:
@@ -226,7 +212,7 @@ def test_a_leader_that_hung_changes_nothing_when_it_wakes(group: Callable[..., G
     two.wait_for(lambda: two.state.term == 2 and two.saved(20))
     hung.send_signal(signal.SIGCONT)
     assert two.ends() == [0, 0], two.errors()
-    same_result(two.run, undisturbed)
+    runs.same_result(two.run, undisturbed, steps=STEPS)
 
 
 def test_a_signal_ends_one_agent_and_leaves_the_others_at_work(
@@ -239,7 +225,7 @@ def test_a_signal_ends_one_agent_and_leaves_the_others_at_work(
     leader.terminate()
     assert leader.wait(PATIENCE) == 143, two.errors()
     assert sorted(two.ends()) == [0, 143], two.errors()
-    same_result(two.run, undisturbed)
+    runs.same_result(two.run, undisturbed, steps=STEPS)
 
 
 def test_an_error_that_would_come_again_ends_all(group: Callable[..., Group]) -> None:

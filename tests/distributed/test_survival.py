@@ -96,13 +96,6 @@ def nobody_left(run: Storage) -> bool:
     return True
 
 
-def same_result(run: Storage, undisturbed: Storage) -> None:
-    expected, found = runs.losses(undisturbed), runs.losses(run)
-    assert len(found) == STEPS
-    assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1e-10
-    assert runs.samples(run) == runs.samples(undisturbed)
-
-
 @pytest.fixture
 def config(root: Path, request: pytest.FixtureRequest) -> Iterator[RunConfig]:
     name = re.sub("[^a-z0-9]+", "-", request.node.name)[5:50].strip("-")
@@ -124,7 +117,7 @@ def test_a_killed_worker_is_replaced(root: Path, config: RunConfig, undisturbed:
         f"(process {first[1]}) was ended by SIGKILL; train starts again from the checkpoint of step" in lost["reason"]
     )
     assert [event["name"] for event in events].count("generation.started") == 2
-    same_result(run, undisturbed)
+    runs.same_result(run, undisturbed, steps=STEPS)
     assert nobody_left(run)
     done = shardline("report", str(root / f"{config.run}.yaml"), cwd=root)
     assert done.returncode == 0, done.stderr
@@ -146,7 +139,7 @@ def test_a_killed_run_goes_on_where_it_was(root: Path, config: RunConfig, undist
     assert nobody_left(run), "a worker outlived the process that started it"
     with start_training(root, config) as process:
         assert process.wait(PATIENCE) == 0, errors(process)
-    same_result(run, undisturbed)
+    runs.same_result(run, undisturbed, steps=STEPS)
     owner = json.loads(run.read("owner.json"))
     assert owner["fence"] >= 3
     assert owner["released"]

@@ -63,20 +63,12 @@ def egress_policy(name: str, *, ports: tuple[int, ...] = (443, 6443, 9000)) -> M
         ports: of the API server, the storage and the registry of models.
     """
     dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": Meta("shardline-egress", name, OUR_LABELS).manifest(),
-        "spec": {
-            "podSelector": {"matchLabels": _OURS},
-            "policyTypes": ["Egress"],
-            "egress": [
-                {"to": [{"podSelector": {"matchLabels": _OURS}}]},
-                {"ports": dns},
-                {"ports": [{"port": port, "protocol": "TCP"} for port in ports]},
-            ],
-        },
-    }
+    allowed: list[Manifest] = [
+        {"to": [{"podSelector": {"matchLabels": _OURS}}]},
+        {"ports": dns},
+        {"ports": [{"port": port, "protocol": "TCP"} for port in ports]},
+    ]
+    return _policy("shardline-egress", name, {"policyTypes": ["Egress"], "egress": allowed})
 
 
 def network_policy(name: str) -> Manifest:
@@ -84,13 +76,15 @@ def network_policy(name: str) -> Manifest:
 
     A policy cannot compare labels: workers of other runs are let in, too.
     """
+    allowed = [{"from": [{"podSelector": {"matchLabels": {**_OURS, COMPONENT_LABEL: WORKER}}}]}]
+    return _policy("shardline", name, {"policyTypes": ["Ingress"], "ingress": allowed})
+
+
+def _policy(name: str, namespace: str, rules: Manifest) -> Manifest:
+    """A NetworkPolicy of all our pods."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": Meta("shardline", name, OUR_LABELS).manifest(),
-        "spec": {
-            "podSelector": {"matchLabels": _OURS},
-            "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": {"matchLabels": {**_OURS, COMPONENT_LABEL: WORKER}}}]}],
-        },
+        "metadata": Meta(name, namespace, OUR_LABELS).manifest(),
+        "spec": {"podSelector": {"matchLabels": _OURS}, **rules},
     }

@@ -38,8 +38,7 @@ from shardline.components.elasticity.group.presence import Presence
 from shardline.components.elasticity.group.processes import Processes
 from shardline.components.elasticity.group.state import Member, State
 from shardline.components.elasticity.restarts import Restarts
-
-_POLL_SECONDS = 0.1
+from shardline.components.elasticity.worker_main import describe
 
 
 class GroupAgent:
@@ -68,7 +67,8 @@ class GroupAgent:
         self._presence = Presence(board, member)
         self._processes = Processes()
         self._pulse = forming.Pulse(silence=board.silence_seconds)
-        self._poll = min(_POLL_SECONDS, board.beat_seconds)
+        # What the others write changes no faster; each look is a few requests to storage or the API server.
+        self._poll = board.beat_seconds / 2
         self._unread_since: float | None = None
         self._known: tuple[State | None, object, list[Member]] = (None, None, [])
 
@@ -197,17 +197,11 @@ class GroupAgent:
         # Port 0: the system picks one that is free. A fresh store for each generation: in a shared one, gloo finds the
         # addresses of processes that are gone.
         store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        description = {
-            "entry": job.entry,
-            "arguments": job.arguments(generation, world),
-            "generation": generation,
-            "run": run.url,
-            "fence": lease.fence,
-            "timeout": self._timeout,
-            "host": host,
-            "port": store.port,
-        }
-        state = self._change(phase="running", generation=generation, ranks=ranks, world=world, job=description)
+        description = describe(
+            job, generation=generation, world=world, run=run, fence=lease.fence, timeout=self._timeout
+        )
+        told = {**description, "host": host, "port": store.port}
+        state = self._change(phase="running", generation=generation, ranks=ranks, world=world, job=told)
         return state, store
 
     def _gather(self) -> list[Member]:

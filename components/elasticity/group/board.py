@@ -11,7 +11,7 @@ import contextlib
 import json
 from typing import Protocol
 
-from shardline.components.common.errors import DamagedData, ShardlineError
+from shardline.components.common.errors import DamagedData
 from shardline.components.common.storage import Storage
 from shardline.components.elasticity.group.state import Member, State
 
@@ -86,8 +86,7 @@ class StorageBoard:
         self._folder.write(f"{_MEMBERS}/{member.id}.json", json.dumps(member.to_json()).encode())
 
     def leave(self, member: str) -> None:
-        with contextlib.suppress(ShardlineError):
-            self._folder.delete(f"{_MEMBERS}/{member}.json")
+        self._folder.delete(f"{_MEMBERS}/{member}.json")
 
 
 _STATE = "state.json"

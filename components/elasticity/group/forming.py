@@ -4,7 +4,7 @@ decision out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shardline.components.elasticity.group.state import Member, State
@@ -108,8 +108,3 @@ def could_grow(state: State, living: Sequence[Member], *, size: Size, fits: Call
         fits(state.world + sum(member.processes for member in waiting[:count]))
         for count in range(1, min(room, len(waiting)) + 1)
     )
-
-
-def by_rank(members: Mapping[str, int], rank: int) -> str:
-    """The member that has the worker `rank`."""
-    return max((first, name) for name, first in members.items() if first <= rank)[1]

@@ -9,11 +9,11 @@ Errors: as the client's.
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 from shardline.components.common.errors import DamagedData
 from shardline.components.common.kubernetes.client import Client
+from shardline.components.common.kubernetes.leases import lease
 from shardline.components.common.kubernetes.refusals import Conflict
 from shardline.components.elasticity.group.board import Version
 from shardline.components.elasticity.group.state import Member, State
@@ -51,7 +51,7 @@ class KubernetesBoard:
             ) from error
 
     def swap(self, version: Version, state: State) -> bool:
-        metadata = self._metadata(self._group, owner=self._pod.controller or self._pod.reference)
+        metadata = {"name": self._group, **self._belonging(self._pod.controller or self._pod.reference)}
         value = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -69,23 +69,23 @@ class KubernetesBoard:
 
     def members(self) -> list[Member]:
         found = []
-        for lease in self._client.list("Lease", labels={GROUP_LABEL: self._group}):
-            text = lease["metadata"].get("annotations", {}).get(_MEMBER)
-            if text and "deletionTimestamp" not in lease["metadata"]:
+        for each in self._client.list("Lease", labels={GROUP_LABEL: self._group}):
+            text = each["metadata"].get("annotations", {}).get(_MEMBER)
+            if text and "deletionTimestamp" not in each["metadata"]:
                 found.append(Member.from_json(json.loads(text)))
         return sorted(found, key=lambda member: member.id)
 
     def put(self, member: Member) -> None:
-        metadata = self._metadata(self._name(member.id), owner=self._pod.reference)
-        metadata["annotations"] = {_MEMBER: json.dumps(member.to_json())}
-        spec = {
-            "holderIdentity": member.id,
-            "leaseDurationSeconds": round(self.silence_seconds),
-            "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        }
-        value = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-        if self._client.patch("Lease", metadata["name"], value) is None:
-            self._client.create(value)
+        name = self._name(member.id)
+        shown = lease(
+            name,
+            holder=member.id,
+            seconds=round(self.silence_seconds),
+            annotations={_MEMBER: json.dumps(member.to_json())},
+            **self._belonging(self._pod.reference),
+        )
+        if self._client.patch("Lease", name, shown) is None:
+            self._client.create(shown)
 
     def leave(self, member: str) -> None:
         self._client.delete("Lease", self._name(member))
@@ -93,5 +93,5 @@ class KubernetesBoard:
     def _name(self, member: str) -> str:
         return f"{self._group}-{member}"
 
-    def _metadata(self, name: str, *, owner: dict[str, Any]) -> dict[str, Any]:
-        return {"name": name, "labels": {GROUP_LABEL: self._group}, "ownerReferences": [owner]}
+    def _belonging(self, owner: dict[str, Any]) -> dict[str, Any]:
+        return {"labels": {GROUP_LABEL: self._group}, "ownerReferences": [owner]}

@@ -46,7 +46,8 @@ class Presence:
             self._ended = True
             self._changed.notify()
         self._thread.join()
-        self._board.leave(self._member.id)
+        with contextlib.suppress(ShardlineError):  # silence tells the others, too
+            self._board.leave(self._member.id)
 
     def _beat(self) -> None:
         beat = 0

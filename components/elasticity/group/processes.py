@@ -11,8 +11,8 @@ from typing import Any
 
 from shardline.components.common.processes import child_environment
 from shardline.components.elasticity.ends import End
+from shardline.components.elasticity.worker_main import COMMAND
 
-_WORKER = ("-m", "shardline.components.elasticity.worker_main")
 #: Time for a worker to close what it has open.
 _STOP_SECONDS = 5.0
 _POLL_SECONDS = 0.05
@@ -48,7 +48,7 @@ class Processes:
                 WORLD_SIZE=str(world),
             )
             self._started.append(
-                subprocess.Popen([sys.executable, *_WORKER, described], env=environment, stdin=subprocess.DEVNULL)
+                subprocess.Popen([sys.executable, *COMMAND, described], env=environment, stdin=subprocess.DEVNULL)
             )
         self.generation, self._first_rank = int(job["generation"]), first_rank
 

@@ -12,11 +12,12 @@ import yaml
 from kfp import dsl
 
 from shardline.components.common.config import Loaded, load, parse
+from shardline.components.common.config.kubernetes_schema import Toleration
 from shardline.components.common.errors import UserError
 from shardline.components.common.steps import STEPS
 from shardline.pipelines import podsettings
 from shardline.pipelines.package import compile_pipeline, parameter
-from shardline.pipelines.podsettings import PodSettings, Room, Toleration
+from shardline.pipelines.podsettings import PodSettings, Room
 from tests.commands import SMALL, shardline, write
 
 ROOT = Path(__file__).parents[3]

@@ -350,7 +350,6 @@ def test_a_watch_goes_on_over_lost_connections_and_lost_history(server: Server, 
 
 
 def test_a_watch_ends_in_time(server: Server, client: Client) -> None:
-    server.answers = [listing(1, pod("a", 1)), stream(), listing(1, pod("a", 1)), stream()]
     server.answers = [listing(1, pod("a", 1))]  # the answer to the watch is no stream either: like a cut connection
     began = time.monotonic()
     assert [kind for kind, _ in client.watch("Pod", seconds=0.2)] == ["ADDED"]
