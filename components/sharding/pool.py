@@ -29,6 +29,8 @@ from shardline.components.common.scratch import scratch_folder, told
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
+_HINT = "if memory ran out, lower sharding.workers; then run it again: it goes on where it was"
+
 
 class Pool(Generic[Job]):
     """Runs tasks `task(job, number)`. One worker means this process."""
@@ -69,16 +71,19 @@ class Pool(Generic[Job]):
                 yield number, task(self._job, number)
             return
         try:
-            futures: dict[Future[Result], int] = {
-                self._executor.submit(_call, task, number): number for number in numbers
-            }
+            futures = {self._submit(self._executor, task, number): number for number in numbers}
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
-            raise PeerLost(
-                "a sharding worker was killed",
-                hint="if memory ran out, lower sharding.workers; then run it again: it goes on where it was",
-            ) from error
+            raise PeerLost("a sharding worker was killed", hint=_HINT) from error
+
+    @staticmethod
+    def _submit(executor: ProcessPoolExecutor, task: Callable[[Job, int], Result], number: int) -> Future[Result]:
+        try:
+            return executor.submit(_call, task, number)
+        except (OSError, ValueError) as error:
+            # Submitting starts workers. Where one of them dies meanwhile, the executor closes the pipes under it.
+            raise PeerLost(f"a sharding worker could not be started: {error}", hint=_HINT) from error
 
 
 _given: Any = None

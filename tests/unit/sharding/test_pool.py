@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,17 @@ def test_workers_that_are_killed_at_their_start_are_noticed(tmp_path: Path) -> N
         check=False,
     )
     assert done.stdout == "lost\n", done.stderr
+
+
+def test_a_worker_that_cannot_be_started_is_a_lost_one() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Pool(b"", workers=2) as pool:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            with pytest.raises(PeerLost, match="could not be started"):
+                list(pool.map(size_of, [1, 2]))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def size_of(job: bytes, number: int) -> int:
