@@ -99,6 +99,8 @@ def install(extras):
     run([VENV_PYTHON, "-m", "pip", "install", "--quiet", "--constraint", CONSTRAINTS, "uv"], env)
     env.update(uv_settings(output_of([VENV_PYTHON, "-m", "pip", "config", "list"]), env))
     uv = os.path.join(VENV, "bin", "uv")
+    # Where Python may not write it (PYTHONDONTWRITEBYTECODE), every process would compile torch for seconds.
+    env.setdefault("UV_COMPILE_BYTECODE", "1")
     env.setdefault("UV_LINK_MODE", link_mode(output_of([uv, "cache", "dir"]).strip()))
     target = "{}[{}]".format(ROOT, ",".join(extras)) if extras else ROOT
     limits = ["--constraints", CONSTRAINTS, "--build-constraints", CONSTRAINTS]

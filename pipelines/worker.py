@@ -14,12 +14,14 @@ from shardline.components.common.kubernetes.client import Client
 from shardline.components.common.machine import processes
 from shardline.components.common.owner import FENCE_VARIABLE, hold
 from shardline.components.common.runfolder import run_storage
+from shardline.components.common.workers import module_of
 from shardline.components.elasticity.group.agent import GroupAgent
 from shardline.components.elasticity.group.board import Board, StorageBoard
 from shardline.components.elasticity.group.forming import Size
 from shardline.components.elasticity.group.kube_board import KubernetesBoard
 from shardline.components.elasticity.group.state import Member
 from shardline.components.elasticity.pod import this_pod
+from shardline.components.elasticity.processes import Processes
 from shardline.components.planning.choose import fits
 from shardline.components.sharding.step import find_dataset
 from shardline.components.training import step
@@ -60,6 +62,7 @@ def join(loaded: Loaded, place: Place) -> None:
     agent = GroupAgent(
         board,
         member=Member(id=place.id, host=place.host, processes=place.processes),
+        processes=Processes(module=module_of(step.ENTRY), url=run_storage(config).url),
         size=Size(least=place.least, most=place.most, settle=_SETTLE_BEATS * board.beat_seconds),
         fits=lambda world: fits(config, world=world, vocab=find_dataset(config).manifest.vocab),
         max_restarts=config.elastic.max_restarts,

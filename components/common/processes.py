@@ -14,12 +14,14 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from shardline.components.common.errors import Stopped
 
 PARENT_VARIABLE = "SHARDLINE_PARENT"
 _POLL_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 #: Ctrl-C reaches a process from the terminal and as its parent's SIGTERM: within this time it is one request.
 _SAME_SIGNAL_SECONDS = 1.0
 
@@ -50,8 +52,13 @@ def child_environment(**extra: str) -> dict[str, str]:
     return {**os.environ, PARENT_VARIABLE: f"{os.getpid()}:{start_time(os.getpid())}", **extra}
 
 
-def die_with_parent() -> None:
-    """End this process when its parent ends, or the process that SHARDLINE_PARENT names: the one above a shell."""
+def die_with_parent(*, thread: bool = True) -> None:
+    """End this process when its parent ends, or the process that SHARDLINE_PARENT names: the one above a shell.
+
+    Args:
+        thread: False in a process that is to have none, and sees by itself that its parent is gone: the kernel alone
+            then ends it, where it can.
+    """
     parent = os.getppid()
     watched = {parent: start_time(parent)}
     if token := os.environ.get(PARENT_VARIABLE):
@@ -59,8 +66,19 @@ def die_with_parent() -> None:
         watched[int(pid)] = started
     if sys.platform == "linux":
         # The kernel does it at once, even to a process that hangs; the thread also sees through a shell in between.
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_watch, args=(watched,), name="parent-watch", daemon=True).start()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if thread:
+        threading.Thread(target=_watch, args=(watched,), name="parent-watch", daemon=True).start()
+
+
+def name_this_process(name: str) -> None:
+    """Give this process, in lists of processes by their short names, the first 15 letters of `name`."""
+    if sys.platform == "linux":
+        _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
+
+
+def _prctl(option: int, argument: Any) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, argument)
 
 
 def _watch(watched: dict[int, str | None]) -> None:

@@ -53,6 +53,14 @@ class Job:
     entry: str
     arguments: Callable[[int, int], dict[str, Any]]
 
+    @property
+    def module(self) -> str:
+        return module_of(self.entry)
+
+
+def module_of(entry: str) -> str:
+    return entry.partition(":")[0]
+
 
 class Agent(Protocol):
     """Starts groups of workers until one of them ends its job well."""

@@ -1,13 +1,51 @@
-"""The agent for a run on this machine, as its config asks for. Called by the command line and the pipeline's tasks."""
+"""The agent for a run on this machine. Called by the command line and the pipeline's tasks."""
 
 from __future__ import annotations
 
 from shardline.components.common.config import RunConfig
+from shardline.components.common.events import EventLog
 from shardline.components.common.machine import processes
-from shardline.components.elasticity.torch_agent import TorchElasticAgent
+from shardline.components.common.owner import Lease
+from shardline.components.common.storage import Storage
+from shardline.components.common.workers import Job
+from shardline.components.elasticity.group.agent import GroupAgent
+from shardline.components.elasticity.group.board import MemoryBoard
+from shardline.components.elasticity.group.forming import Size
+from shardline.components.elasticity.group.state import Member
+from shardline.components.elasticity.processes import Processes
+
+_HOST = "127.0.0.1"
 
 
-def local_agent(config: RunConfig) -> TorchElasticAgent:
-    return TorchElasticAgent(
+class LocalAgent:
+    """An `Agent` of `processes` workers on this machine: a group of one.
+
+    Args:
+        max_restarts: how often the workers are started again after a loss.
+        timeout: seconds of silence after which a worker counts a peer as lost.
+    """
+
+    def __init__(self, *, processes: int, max_restarts: int, timeout: int) -> None:
+        self.processes = processes
+        self._max_restarts = max_restarts
+        self._timeout = timeout
+
+    def run(self, job: Job, *, run: Storage, lease: Lease, events: EventLog) -> None:
+        agent = GroupAgent(
+            MemoryBoard(),
+            member=Member(id=_HOST, host=_HOST, processes=self.processes),
+            processes=Processes(module=job.module, url=run.url),
+            size=Size(least=1, most=1, settle=0.0),
+            fits=lambda world: True,
+            max_restarts=self._max_restarts,
+            timeout=self._timeout,
+        )
+        with agent.alone():
+            agent.run(job, run=run, lease=lease, events=events)
+
+
+def local_agent(config: RunConfig) -> LocalAgent:
+    """As the config asks for."""
+    return LocalAgent(
         processes=processes(config), max_restarts=config.elastic.max_restarts, timeout=config.elastic.timeout
     )

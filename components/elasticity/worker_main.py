@@ -1,4 +1,4 @@
-"""A worker process: from the job that the agent passes as its argument to the worker function and its exit code.
+"""A worker process: from the description that the agent gives it to the worker function and its exit code.
 
 This is the one place that reads a rank from the environment. Output goes to `logs/{generation}/{rank}.log` in the run
 folder.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import sys
 import tempfile
@@ -23,8 +22,6 @@ from shardline.components.common.processes import die_with_parent, raise_on_sign
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import Job, WorkerContext
 
-#: What Python is given to start it; one argument follows, a description as JSON.
-COMMAND = ("-m", "shardline.components.elasticity.worker_main")
 _TORCH = "2.13"
 
 
@@ -40,16 +37,14 @@ def describe(job: Job, *, generation: int, world: int, run: Storage, fence: int,
     }
 
 
-def main(description: str) -> int:
-    # Before torch is imported, which takes seconds: an agent that dies meanwhile must not leave this process behind.
+def main(job: dict[str, Any]) -> int:
+    """Be the worker that `job` describes, see `describe`; the exit code."""
+    # An agent that dies before the worker has begun must not leave it behind.
     die_with_parent()
-    # Without it memory falls to pieces where the shapes of steps change; what is set already stands.
-    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     import torch
 
     from shardline.components.elasticity.failures import classify, leave_record
 
-    job = json.loads(description)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(job["threads"])
     rank = int(os.environ["RANK"])
@@ -118,11 +113,3 @@ def _logging_to(run: Storage, path: str) -> Iterator[None]:
                 if not run.is_local:
                     with contextlib.suppress(ShardlineError):
                         run.put(local, path)
-
-
-if __name__ == "__main__":
-    # torch's threads must not hold a process that has said all it has to say.
-    code = main(sys.argv[1])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,9 @@ from shardline.components.common.owner import Lease, hold
 from shardline.components.common.runfolder import DATASET_FILE, adopt_config, run_storage
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
+from shardline.components.common.workers import Job
+from shardline.components.elasticity.processes import Processes
+from shardline.components.elasticity.worker_main import describe
 from shardline.components.planning.layout import Layout
 from shardline.components.training.checkpoint import catalog
 from tests.distributed import runs
@@ -27,7 +28,6 @@ from tests.distributed.group import run_group
 from tests.distributed.runs import ONE, losses, samples, train
 
 RANKS = "tests.distributed.checkpoint_ranks"
-ROOT = Path(__file__).parents[2]
 TWO = Layout(dp_shard=2)
 OFTEN = ("training.checkpoint.every=2",)
 PATIENCE = 120.0
@@ -146,28 +146,47 @@ def test_a_new_run_of_another_model_is_refused_and_nothing_is_deleted(world: Wor
 # An old generation's rank that wakes up in the middle of a commit: real processes, as an agent starts them.
 
 
-def start(config: RunConfig, lease: Lease, *, dataset: str, **arguments: Any) -> list[subprocess.Popen[bytes]]:
+def start(config: RunConfig, lease: Lease, *, dataset: str, **arguments: Any) -> Workers:
     """Two ranks of a new generation; the store that they meet at lives as long as this process."""
     run = run_storage(config)
     adopt_config(run, config)
     run.write(DATASET_FILE, json.dumps({"key": dataset}).encode())
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    _stores.append(store)
-    description = {
-        "entry": f"{RANKS}:stop_at",
-        "arguments": {"dataset": dataset, "layout": TWO.to_json(), "device": "cpu", **arguments},
-        "generation": lease.next_generation(),
-        "run": run.url,
-        "fence": lease.fence,
-        "timeout": 8,
-        "threads": 1,
-    }
-    command = [sys.executable, "-m", "shardline.components.elasticity.worker_main", json.dumps(description)]
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
-    return [
-        subprocess.Popen(command, cwd=ROOT, env={**os.environ, **address, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(2)
-    ]
+    _stores.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+    job = Job(
+        name="train",
+        entry=f"{RANKS}:stop_at",
+        arguments=lambda generation, world: {
+            "dataset": dataset,
+            "layout": TWO.to_json(),
+            "device": "cpu",
+            **arguments,
+        },
+    )
+    described = describe(job, generation=lease.next_generation(), world=2, run=run, fence=lease.fence, timeout=8)
+    return Workers({**described, "host": "127.0.0.1", "port": _stores[-1].port}, url=run.url)
+
+
+class Workers:
+    """The workers of one generation."""
+
+    def __init__(self, job: dict[str, Any], *, url: str) -> None:
+        self._processes = Processes(module=RANKS, url=url)
+        self._processes.start(job, count=2, first_rank=0, world=2)
+
+    def pid(self, rank: int) -> int:
+        wait_for(lambda: bool(self._processes.pids().get(rank)))
+        return self._processes.pids()[rank]
+
+    def wait(self, rank: int) -> int:
+        """Its exit code."""
+        wait_for(lambda: rank in self._ends())
+        return self._ends()[rank]
+
+    def _ends(self) -> dict[int, int]:
+        return {end.rank: end.exit_code for end in self._processes.ends()}
+
+    def close(self) -> None:
+        self._processes.close()
 
 
 _stores: list[TCPStore] = []
@@ -190,11 +209,9 @@ def test_a_process_that_is_killed_in_a_save_leaves_no_half_checkpoint(world: Wor
     with hold(run) as lease:
         old = start(config, lease, dataset=world.dataset, moment="killed", step=4)
     try:
-        assert old[0].wait(PATIENCE) == -signal.SIGKILL and old[1].wait(PATIENCE) == 175
+        assert old.wait(0) == -signal.SIGKILL and old.wait(1) == 175
     finally:
-        for process in old:
-            process.kill()
-            process.wait()
+        old.close()
     assert run.names(catalog.folder_of(4)) and of_generation(run) == {2: 1}
     train(config, TWO, dataset=world.dataset)
     assert of_generation(run) == {2: 1, 4: 2, 6: 2}
@@ -219,26 +236,24 @@ def test_an_old_rank_that_wakes_up_in_its_commit_changes_nothing(world: World, m
     with hold(run) as lease:
         old = start(config, lease, dataset=world.dataset, moment=moment, step=4)
     try:
-        wait_for(lambda: is_stopped(old[0].pid))
+        wait_for(lambda: is_stopped(old.pid(0)))
         assert of_generation(run) == {2: 1}
         if wakes == "before the new one's commit":
             with hold(run):
                 pass  # who takes a run over has a fence of its own, long before it has a checkpoint
-            old[0].send_signal(signal.SIGCONT)
-            assert old[0].wait(PATIENCE) == 175
+            os.kill(old.pid(0), signal.SIGCONT)
+            assert old.wait(0) == 175
             assert of_generation(run) == {2: 1}
         train(config, TWO, dataset=world.dataset)
         assert of_generation(run) == {2: 1, 4: 2, 6: 2}
         if wakes == "after the new one's commit":
             before = {name: run.read(f"{catalog.folder_of(4)}/{name}") for name in run.names(catalog.folder_of(4))}
-            old[0].send_signal(signal.SIGCONT)
-            assert old[0].wait(PATIENCE) == 175
+            os.kill(old.pid(0), signal.SIGCONT)
+            assert old.wait(0) == 175
             after = {name: run.read(f"{catalog.folder_of(4)}/{name}") for name in run.names(catalog.folder_of(4))}
             assert after == before
-        assert old[1].wait(PATIENCE) == 175
+        assert old.wait(1) == 175
     finally:
-        for process in old:
-            process.kill()
-            process.wait()
+        old.close()
     assert of_generation(run) == {2: 1, 4: 2, 6: 2}
     assert json.loads(run.read("checkpoints/latest.json")) == {"step": 6, "generation": 2}

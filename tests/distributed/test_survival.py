@@ -80,9 +80,14 @@ def workers(run: Storage) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes().split(b"\0")
+            name = (folder / "comm").read_text()
         except OSError:
             continue
-        if b"shardline.components.elasticity.worker_main" in command and run.url.encode() in b" ".join(command):
+        if (
+            b"shardline.components.elasticity.process_server" in command
+            and run.url.encode() in command
+            and (name.startswith("rank "))
+        ):
             found.append(int(folder.name))
     return sorted(found)
 

@@ -10,8 +10,9 @@ The store of a generation lives in the leader's process and ends with it: a gene
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -35,8 +36,8 @@ from shardline.components.elasticity.ends import End
 from shardline.components.elasticity.group import forming
 from shardline.components.elasticity.group.board import Board
 from shardline.components.elasticity.group.presence import Presence
-from shardline.components.elasticity.group.processes import Processes
 from shardline.components.elasticity.group.state import Member, State
+from shardline.components.elasticity.processes import Processes
 from shardline.components.elasticity.restarts import Restarts
 from shardline.components.elasticity.worker_main import describe
 
@@ -46,6 +47,7 @@ class GroupAgent:
 
     Args:
         member: this agent, as the others are to know it.
+        processes: for its workers.
         size: of the group.
         fits: whether there is a layout for a world of that many workers.
         max_restarts: how often the workers are started again after a loss.
@@ -57,6 +59,7 @@ class GroupAgent:
         board: Board,
         *,
         member: Member,
+        processes: Processes,
         size: forming.Size,
         fits: Callable[[int], bool],
         max_restarts: int,
@@ -65,10 +68,8 @@ class GroupAgent:
         self._board, self._size, self._fits = board, size, fits
         self._max_restarts, self._timeout = max_restarts, timeout
         self._presence = Presence(board, member)
-        self._processes = Processes()
+        self._processes = processes
         self._pulse = forming.Pulse(silence=board.silence_seconds)
-        # What the others write changes no faster; each look is a few requests to storage or the API server.
-        self._poll = board.beat_seconds / 2
         self._unread_since: float | None = None
         self._known: tuple[State | None, object, list[Member]] = (None, None, [])
 
@@ -87,23 +88,37 @@ class GroupAgent:
             Stopped: a signal; nothing of this agent is left, the others go on.
             PeerLost: the board could not be read for `timeout` seconds, and nothing is at work here.
         """
-        with self._presence:
-            try:
-                while True:
-                    state, version, living = self._look()
-                    if state is not None and state.phase == "closed":
-                        return state.result or {"exit_code": EXIT_BUG, "message": "the group has ended"}
-                    if forming.next_leader(state, living) == self._id:
-                        if self._take_lead(state, version):
-                            self._lead(lead, fence=state.fence if state else None)
-                        continue
-                    if state is not None:
-                        self._follow(state)
-                    time.sleep(self._poll)
-            finally:
-                self._processes.stop()
+        with self._present():
+            while True:
+                state, version, living = self._look()
+                if state is not None and state.phase == "closed":
+                    return state.result or {"exit_code": EXIT_BUG, "message": "the group has ended"}
+                if forming.next_leader(state, living) == self._id:
+                    if self._take_lead(state, version):
+                        self._lead(lead, fence=state.fence if state else None)
+                    continue
+                if state is not None:
+                    self._follow(state)
+                self._processes.wait(self._board.poll_seconds)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Lead, for the length of the block, a group that no other agent is in."""
+        with self._present():
+            self._take_lead(None, None)
+            yield
 
     # what all do
+
+    @contextlib.contextmanager
+    def _present(self) -> Iterator[None]:
+        self._processes.warm()
+        with self._presence:
+            try:
+                yield
+            finally:
+                self._processes.stop()
+                self._processes.close()
 
     def _look(self) -> tuple[State | None, object, list[Member]]:
         """The state, and the members that live. While the board fails, as they were."""
@@ -241,7 +256,7 @@ class GroupAgent:
         Raises:
             Superseded: another agent leads.
         """
-        time.sleep(self._poll)
+        self._processes.wait(self._board.poll_seconds)
         state, _, living = self._look()
         if state is None or state.leader != self._id:
             raise Superseded("another agent leads the group now")

@@ -1,6 +1,7 @@
 """Where the agents of a group find each other: a place with a few small records, read by all.
 
-Called by `agent`. `Board` is the seam; here it is a folder of any storage that can swap, on Kubernetes a few objects.
+Called by `agent`. `Board` is the seam; here it is a folder of any storage that can swap, or the memory of the one agent
+that there is; on Kubernetes a few objects.
 
 Errors: `StorageLost` when it fails for longer than storage is waited for; whoever calls bears with that.
 """
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import threading
 from typing import Protocol
 
 from shardline.components.common.errors import DamagedData
@@ -23,11 +26,12 @@ class Board(Protocol):
     """Safe for two threads: one that beats, one that does the rest.
 
     Attributes:
-        beat_seconds: between two writings of a member.
+        beat_seconds: between two writings of a member; poll_seconds: between two looks at what others have written.
         silence_seconds: after so many without one it counts as gone.
     """
 
     beat_seconds: float
+    poll_seconds: float
     silence_seconds: float
 
     def state(self) -> tuple[State | None, Version]:
@@ -57,6 +61,8 @@ class StorageBoard:
     def __init__(self, folder: Storage) -> None:
         self._folder = folder
         self.beat_seconds = 0.25 if folder.is_local else 2.0
+        # What the others write changes no faster; each look is a few requests.
+        self.poll_seconds = self.beat_seconds / 2
         self.silence_seconds = 3.0 if folder.is_local else 10.0
 
     def state(self) -> tuple[State | None, Version]:
@@ -87,6 +93,36 @@ class StorageBoard:
 
     def leave(self, member: str) -> None:
         self._folder.delete(f"{_MEMBERS}/{member}.json")
+
+
+class MemoryBoard:
+    """For an agent that is alone."""
+
+    beat_seconds = threading.TIMEOUT_MAX
+    silence_seconds = math.inf
+    poll_seconds = 0.05
+
+    def __init__(self) -> None:
+        self._state: State | None = None
+        self._members: dict[str, Member] = {}
+
+    def state(self) -> tuple[State | None, Version]:
+        return self._state, self._state
+
+    def swap(self, version: Version, state: State) -> bool:
+        if version is not self._state:
+            return False
+        self._state = state
+        return True
+
+    def members(self) -> list[Member]:
+        return list(self._members.values())
+
+    def put(self, member: Member) -> None:
+        self._members[member.id] = member
+
+    def leave(self, member: str) -> None:
+        self._members.pop(member, None)
 
 
 _STATE = "state.json"

@@ -32,6 +32,7 @@ class KubernetesBoard:
     """
 
     beat_seconds = 1.0
+    poll_seconds = 0.5
     silence_seconds = 5.0
 
     def __init__(self, client: Client, *, group: str, pod: Pod) -> None:
