@@ -31,9 +31,9 @@ from shardline.pipelines.stopping import watching
 LOG_FILE = "logs/pipeline.log"
 PIPELINE_FOLDER = "pipeline"
 
-#: Time for an owner that was killed to be seen as gone, and for a step to close what it has open.
+#: Time for an owner that was killed to be seen as gone, and for a step to close what it has open once it has saved.
 _WAIT_FOR_OWNER = 5.0
-_WAIT_FOR_END = 30.0
+_WAIT_FOR_END = 15.0
 _SHOWN_LINES = 20
 #: What the pipeline's own small files may take.
 _NEEDED_BYTES = 1 << 20
@@ -93,15 +93,15 @@ def _run_child(run: Storage, loaded: Loaded, lease: Lease, scratch: Path, log: I
     try:
         return child.wait() == 0
     finally:
-        _end(child)
+        _end(child, patience=loaded.config.elastic.grace + _WAIT_FOR_END)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end(child: subprocess.Popen[bytes], *, patience: float) -> None:
     """Leave no process of the child's group behind: first in order, then by force."""
     if child.poll() is None:
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=_WAIT_FOR_END)
+            child.wait(timeout=patience)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

@@ -22,6 +22,7 @@ from shardline.components.elasticity.group.kube_board import KubernetesBoard
 from shardline.components.elasticity.group.state import Member
 from shardline.components.elasticity.pod import this_pod
 from shardline.components.elasticity.processes import Processes
+from shardline.components.elasticity.snapshots.keeper import Keeper
 from shardline.components.planning.choose import fits
 from shardline.components.sharding.step import find_dataset
 from shardline.components.training import step
@@ -38,13 +39,14 @@ class Place:
 
     Attributes:
         least, most: how many agents train together.
-        processes: the workers that this one starts; host: where the others reach them.
+        processes: the workers that this one starts; host: where the others reach them; node: the machine.
         brought_back: whether it is started again after an exit code that asks for it, as a pod is.
     """
 
     board: Board
     id: str
     host: str
+    node: str
     processes: int
     least: int
     most: int
@@ -59,21 +61,27 @@ def join(loaded: Loaded, place: Place) -> None:
         Stopped: a signal to this one.
     """
     config, board = loaded.config, place.board
-    agent = GroupAgent(
-        board,
-        member=Member(id=place.id, host=place.host, processes=place.processes),
-        processes=Processes(module=module_of(step.ENTRY), url=run_storage(config).url),
-        size=Size(least=place.least, most=place.most, settle=_SETTLE_BEATS * board.beat_seconds),
-        fits=lambda world: fits(config, world=world, vocab=find_dataset(config).manifest.vocab),
-        max_restarts=config.elastic.max_restarts,
-        timeout=config.elastic.timeout,
-    )
+    run = run_storage(config)
 
     def lead(agent: GroupAgent, fence: int | None) -> None:
         with _owning(config, evicting=fence):
             step.run(config, agent=agent, sources=loaded.sources)
 
-    result = agent.attend(lead)
+    with Keeper(run, host=place.host) as keeper:
+        agent = GroupAgent(
+            board,
+            member=Member(
+                id=place.id, host=place.host, processes=place.processes, node=place.node, address=keeper.address
+            ),
+            processes=Processes(module=module_of(step.ENTRY), url=run.url, memory=keeper.root),
+            keeper=keeper,
+            size=Size(least=place.least, most=place.most, settle=_SETTLE_BEATS * board.beat_seconds),
+            fits=lambda world: fits(config, world=world, vocab=find_dataset(config).manifest.vocab),
+            max_restarts=config.elastic.max_restarts,
+            timeout=config.elastic.timeout,
+            grace=config.elastic.grace,
+        )
+        result = agent.attend(lead)
     if result["exit_code"]:
         error = from_record(result)
         # All agents agree that it is over.
@@ -94,6 +102,7 @@ def on_machine(config: RunConfig, *, least: int, most: int, count: int | None, g
         board=StorageBoard(run_storage(config).at(f"groups/{group}")),
         id=f"{socket.gethostname()}-{os.getpid()}",
         host=host or _address(),
+        node=socket.gethostname(),
         processes=count or processes(config),
         least=least,
         most=most,
@@ -115,6 +124,7 @@ def in_pod(config: RunConfig) -> Place:
         board=KubernetesBoard(client, group=f"{owner['name']}-{owner['uid'][:8]}", pod=pod),
         id=f"{pod.name.removeprefix(owner['name'] + '-')}-{pod.uid[:8]}",
         host=os.environ.get("POD_IP") or _address(),
+        node=os.environ.get("NODE_NAME", ""),
         processes=workers.processes_a_pod,
         least=workers.least,
         most=workers.most,

@@ -129,6 +129,10 @@ class Regrouped(PeerLost):
     pass
 
 
+class SnapshotLost(PeerLost):
+    pass
+
+
 class DeviceFault(ShardlineError):
     exit_code = EXIT_DEVICE_FAULT
 

@@ -1,6 +1,6 @@
 """Temporary folders, and the removal of those that a killed process has left; temporary files that have no name.
 
-Called by `shardline run` and by sharding: its pool, its writer of shards, its reader of packed files.
+Called by `shardline run`, by agents, and by sharding: its pool, its writer of shards, its reader of packed files.
 
 Errors: `EnvironmentLacking`, from the block of `told`, where there is no folder for temporary files or no room in it.
 """
@@ -27,14 +27,16 @@ _LOCK = ".in-use"
 
 
 @contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A folder for the length of the block. Those whose process is gone are removed first.
+def scratch_folder(within: Path | None = None) -> Iterator[Path]:
+    """A folder for the length of the block, in that for temporary files or `within` another. Those whose process is
+    gone are removed first.
 
     A lock on a file in it tells whether a folder is in use: the system lets go of it when its process ends, however
     that may be, and it holds between containers that share the folder for temporary files.
     """
-    _remove_left_over()
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder:
+    within = within or Path(tempfile.gettempdir())
+    _remove_left_over(within)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=within, ignore_cleanup_errors=True) as folder:
         # It gets its name when it is locked, so that nobody finds it free before that.
         early = Path(folder) / f"{_LOCK}.new"
         with open(early, "wb") as lock:
@@ -43,8 +45,8 @@ def scratch_folder() -> Iterator[Path]:
             yield Path(folder)
 
 
-def _remove_left_over() -> None:
-    for lock_file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+def _remove_left_over(within: Path) -> None:
+    for lock_file in within.glob(f"{_PREFIX}*/{_LOCK}"):
         # Another user's folder, or one that its process removes just now.
         with contextlib.suppress(OSError), open(lock_file, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,7 +22,8 @@ class WorkerContext:
     """One worker's place in one generation.
 
     `store` is a key-value store of `torch.distributed` that belongs to this generation alone. `fence` is the lease
-    under which the worker may commit.
+    under which the worker may commit. `memory` is a folder in this machine's memory, which `local_world` workers share
+    and which outlives them; `snapshot` says what to go on from that is in such folders, if anything is.
     """
 
     generation: int
@@ -33,6 +34,9 @@ class WorkerContext:
     run: Storage
     fence: int
     timeout: timedelta
+    local_world: int = 1
+    memory: str | None = None
+    snapshot: dict[str, Any] | None = None
 
     @property
     def lease(self) -> Lease:
@@ -47,11 +51,13 @@ class Job:
         name: the pipeline step it belongs to.
         entry: `module:function`, called as `function(context, **arguments)` in each worker.
         arguments: given the generation and the world size, the JSON-able arguments, the same for every worker.
+        regroups: whether its workers, asked to, save and end at once so that a group of another size goes on.
     """
 
     name: str
     entry: str
     arguments: Callable[[int, int], dict[str, Any]]
+    regroups: bool = False
 
     @property
     def module(self) -> str:

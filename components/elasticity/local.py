@@ -13,6 +13,7 @@ from shardline.components.elasticity.group.board import MemoryBoard
 from shardline.components.elasticity.group.forming import Size
 from shardline.components.elasticity.group.state import Member
 from shardline.components.elasticity.processes import Processes
+from shardline.components.elasticity.snapshots.keeper import Keeper
 
 _HOST = "127.0.0.1"
 
@@ -23,29 +24,37 @@ class LocalAgent:
     Args:
         max_restarts: how often the workers are started again after a loss.
         timeout: seconds of silence after which a worker counts a peer as lost.
+        grace: seconds that workers which can have to save when this process is asked to end.
     """
 
-    def __init__(self, *, processes: int, max_restarts: int, timeout: int) -> None:
+    def __init__(self, *, processes: int, max_restarts: int, timeout: int, grace: int) -> None:
         self.processes = processes
         self._max_restarts = max_restarts
         self._timeout = timeout
+        self._grace = grace
 
     def run(self, job: Job, *, run: Storage, lease: Lease, events: EventLog) -> None:
-        agent = GroupAgent(
-            MemoryBoard(),
-            member=Member(id=_HOST, host=_HOST, processes=self.processes),
-            processes=Processes(module=job.module, url=run.url),
-            size=Size(least=1, most=1, settle=0.0),
-            fits=lambda world: True,
-            max_restarts=self._max_restarts,
-            timeout=self._timeout,
-        )
-        with agent.alone():
-            agent.run(job, run=run, lease=lease, events=events)
+        with Keeper(run, host=None) as keeper:
+            agent = GroupAgent(
+                MemoryBoard(),
+                member=Member(id=_HOST, host=_HOST, processes=self.processes),
+                processes=Processes(module=job.module, url=run.url, memory=keeper.root),
+                keeper=keeper,
+                size=Size(least=1, most=1, settle=0.0),
+                fits=lambda world: True,
+                max_restarts=self._max_restarts,
+                timeout=self._timeout,
+                grace=self._grace,
+            )
+            with agent.alone():
+                agent.run(job, run=run, lease=lease, events=events)
 
 
 def local_agent(config: RunConfig) -> LocalAgent:
     """As the config asks for."""
     return LocalAgent(
-        processes=processes(config), max_restarts=config.elastic.max_restarts, timeout=config.elastic.timeout
+        processes=processes(config),
+        max_restarts=config.elastic.max_restarts,
+        timeout=config.elastic.timeout,
+        grace=config.elastic.grace,
     )

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from select import select
 from typing import Any
 
@@ -18,8 +19,6 @@ from shardline.components.elasticity.process_server import COMMAND, environment_
 
 #: Time for a worker to close what it has open.
 _STOP_SECONDS = 5.0
-#: And for one whose generation is lost.
-_LOST_SECONDS = 1.0
 _BYTES_A_READ = 1 << 16
 
 
@@ -29,13 +28,15 @@ class Processes:
     Args:
         module: what the server imports beforehand.
         url: of the run, for whoever looks at a list of processes.
+        memory: a folder in memory for what workers leave to those that come after them.
 
     Attributes:
         generation: theirs; 0 when there are none.
     """
 
-    def __init__(self, *, module: str, url: str) -> None:
+    def __init__(self, *, module: str, url: str, memory: Path | None = None) -> None:
         self.generation = 0
+        self._memory = memory
         self._arguments = (module, url)
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -75,7 +76,8 @@ class Processes:
         self.generation = int(job["generation"])
         self._running = {first_rank + place: 0 for place in range(count)}
         self._ends = []
-        self._ask(start={**job, "threads": threads}, environment=environment, places=places)
+        described = {**job, "threads": threads, "memory": str(self._memory) if self._memory else None}
+        self._ask(start=described, environment=environment, places=places)
 
     def ends(self) -> tuple[End, ...]:
         """Of the workers that have ended, in the order in which they did."""
@@ -96,12 +98,10 @@ class Processes:
             else:
                 self._receive(left)
 
-    def stop(self) -> None:
+    def stop(self, *, patience: float = _STOP_SECONDS) -> None:
         """Leave no worker behind: first in order, then by force."""
-        if self._running:
-            lost = any(end.exit_code for end in self._ends)
-            if not self._signal(signal.SIGTERM, patience=_LOST_SECONDS if lost else _STOP_SECONDS):
-                self._signal(signal.SIGKILL, patience=_STOP_SECONDS)
+        if self._running and not self._signal(signal.SIGTERM, patience=patience):
+            self._signal(signal.SIGKILL, patience=_STOP_SECONDS)
         if self._running:
             self.close()  # a server that does not answer, or has not begun to
         self._running, self._ends, self.generation = {}, [], 0

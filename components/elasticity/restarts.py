@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardline.components.common.errors import PeerLost, Regrouped, RolledBack, StopRequested
+from shardline.components.common.errors import PeerLost, Regrouped, RolledBack, SnapshotLost, StopRequested
 from shardline.components.common.events import EventLog
 from shardline.components.common.owner import Lease
 from shardline.components.common.storage import Storage
@@ -17,7 +17,7 @@ from shardline.components.elasticity.failures import as_error, cause_of, is_fina
 from shardline.components.training.checkpoint import catalog
 
 #: Ends that the workers agreed on: nothing was lost, so they use up no restart.
-_AGREED = (RolledBack.__name__, Regrouped.__name__)
+_AGREED = (RolledBack.__name__, Regrouped.__name__, SnapshotLost.__name__)
 
 
 class Restarts:
@@ -32,12 +32,15 @@ class Restarts:
         self._job, self._run, self._lease, self._events = job, run, lease, events
         self._most = self._left = most
 
-    def after(self, generation: int, *, ends: Sequence[End], gone: Sequence[str] = ()) -> None:
-        """Return when the workers are to be started again.
+    def after(
+        self, generation: int, *, ends: Sequence[End], gone: Sequence[str] = (), snapshot: int | None = None
+    ) -> bool:
+        """Return when the workers are to be started again: whether they may go on from a snapshot.
 
         Args:
             ends: of the workers that had ended when that was noticed.
             gone: what is lost beside them, in words.
+            snapshot: the step of one in memory that is newer than any checkpoint.
 
         Raises:
             ShardlineError: the error that ended the generation would come again, or no restart is left.
@@ -51,17 +54,29 @@ class Restarts:
         if cause is not None and cause["type"] == StopRequested.__name__:
             raise StopRequested(str(cause["message"]))
         if cause is not None and cause["type"] in _AGREED:
-            return
+            # What a roll-back leaves behind must not come back from memory, nor what could not be read.
+            return bool(cause["type"] == Regrouped.__name__)
         if is_final(cause) or not self._left:
             raise as_error(cause, ends=ends, restarts=self._most)
         self._left -= 1
-        self._tell(cause, generation, ends=ends, gone=gone)
+        self._tell(cause, generation, ends=ends, gone=gone, snapshot=snapshot)
+        return True
 
-    def _tell(self, cause: dict[str, Any] | None, generation: int, *, ends: Sequence[End], gone: Sequence[str]) -> None:
+    def _tell(
+        self,
+        cause: dict[str, Any] | None,
+        generation: int,
+        *,
+        ends: Sequence[End],
+        gone: Sequence[str],
+        snapshot: int | None,
+    ) -> None:
         known = [cause["rank"]] if cause and cause["rank"] is not None else []
         lost = sorted(end.rank for end in ends if end.exit_code < 0) or known
         data = {"generation": generation, "restarts_left": self._left, "ranks": lost}
         record = catalog.current(self._run)
         place = f"from the checkpoint of step {record.step:,}" if record else "from the beginning, without a checkpoint"
+        if snapshot is not None:
+            place = f"from the snapshot of step {snapshot:,}"
         why = "; ".join(gone) or reason_of(cause, ends=ends)
         self._events.emit("worker.lost", data, reason=f"{why}; {self._job} starts again {place}")

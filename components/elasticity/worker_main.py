@@ -26,7 +26,11 @@ _TORCH = "2.13"
 
 
 def describe(job: Job, *, generation: int, world: int, run: Storage, fence: int, timeout: int) -> dict[str, Any]:
-    """What a worker of `job` is told; an agent adds `threads`, those of each of its workers."""
+    """What a worker of `job` is told.
+
+    An agent adds `threads`, those of each of its workers, and `memory`, where it has some; the leader the `snapshot` to
+    go on from.
+    """
     return {
         "entry": job.entry,
         "arguments": job.arguments(generation, world),
@@ -74,10 +78,10 @@ def _check_version(version: str) -> None:
         )
 
 
-def _context(job: dict[str, object], *, run: Storage, rank: int) -> WorkerContext:
+def _context(job: dict[str, Any], *, run: Storage, rank: int) -> WorkerContext:
     from torch.distributed import PrefixStore, TCPStore
 
-    generation, timeout = int(str(job["generation"])), timedelta(seconds=int(str(job["timeout"])))
+    generation, timeout = int(job["generation"]), timedelta(seconds=int(job["timeout"]))
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return WorkerContext(
         generation=generation,
@@ -86,8 +90,11 @@ def _context(job: dict[str, object], *, run: Storage, rank: int) -> WorkerContex
         local_rank=int(os.environ["LOCAL_RANK"]),
         store=PrefixStore(f"generation-{generation}", TCPStore(host, port, is_master=False, timeout=timeout)),
         run=run,
-        fence=int(str(job["fence"])),
+        fence=int(job["fence"]),
         timeout=timeout,
+        local_world=int(os.environ["LOCAL_WORLD_SIZE"]),
+        memory=job.get("memory"),
+        snapshot=job.get("snapshot"),
     )
 
 

@@ -15,6 +15,8 @@ from shardline.components.common.control import REQUESTS, Mailbox
 from shardline.components.common.workers import WorkerContext
 
 _BITS = {request: 1 << place for place, request in enumerate(REQUESTS)}
+#: What rank 0 asks for by itself.
+SNAPSHOT = 1 << len(REQUESTS)
 
 
 class Requests:

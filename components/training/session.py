@@ -25,6 +25,7 @@ from shardline.components.sharding.loader import Loader, held_out_batches
 from shardline.components.sharding.order import SampleOrder
 from shardline.components.training.checkpoint import loading
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
+from shardline.components.training.checkpoint.store import Folder
 from shardline.components.training.executor import Executor, Inputs, executor_for
 from shardline.components.training.guard import Verdict, Watch
 from shardline.components.training.optimizer import (
@@ -195,9 +196,10 @@ class Session:
 
     # state
 
-    def load(self, record: CheckpointRecord, *, with_optimizer: bool = False) -> None:
-        """Take the values of a verified checkpoint. Collective."""
-        loading.load(self.tensors(with_optimizer=with_optimizer), run=self._context.run, record=record)
+    def load(self, record: CheckpointRecord, *, with_optimizer: bool = False, folder: Folder | None = None) -> None:
+        """Take the values of a verified checkpoint, which lies where `record` says unless `folder` does. Collective."""
+        folder = folder or self._context.run.at(record.folder)
+        loading.load(self.tensors(with_optimizer=with_optimizer), folder=folder, record=record)
         for original, copy in self._tied.pairs:
             copy.data.copy_(original.data)
             if with_optimizer:

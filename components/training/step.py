@@ -44,7 +44,7 @@ def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = Non
                 context.events.emit("layout.chosen", told, reason=choice.reason)
                 return {"dataset": data.manifest.key, "layout": choice.layout.to_json(), "device": where}
 
-            job = Job(name="train", entry=ENTRY, arguments=arguments)
+            job = Job(name="train", entry=ENTRY, arguments=arguments, regroups=True)
             agent.run(job, run=context.run, lease=context.lease, events=context.events)
         summary = _reached(context.run, steps=steps)
         if skipped:

@@ -21,14 +21,15 @@ from shardline.components.planning.layout import Layout
 from shardline.components.sharding import decisions
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.order import DataPolicy, SampleOrder
-from shardline.components.training.checkpoint import loading
+from shardline.components.training.checkpoint import loading, memory
 from shardline.components.training.checkpoint.record import COUNTERS, CheckpointRecord
+from shardline.components.training.checkpoint.store import Folder
 from shardline.components.training.guard import Watch
 from shardline.components.training.guarding import Guarding, settings_after
 from shardline.components.training.memory import collected, peaks
 from shardline.components.training.profiling import Profiling
 from shardline.components.training.recorder import Recorder
-from shardline.components.training.requests import Requests
+from shardline.components.training.requests import SNAPSHOT, Requests
 from shardline.components.training.saves import Saves
 from shardline.components.training.session import Session, open_session
 
@@ -59,7 +60,7 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
     split, decided = data.split("train"), decisions.decided(context.run)
     policy = decisions.policy_with(decided, config)
     order = split.order(policy)
-    done, counters, recent = _resume(context, config=config, session=session, order=order, recorder=recorder)
+    done, saved, counters, recent = _resume(context, config=config, session=session, order=order, recorder=recorder)
     watch = Watch(settings_after(len(decided), config), recent=recent)
     profiling = Profiling(context, training.profile, recorder=recorder)
     guarding = Guarding(context, config=config, data=data, policy=policy, recorder=recorder)
@@ -67,13 +68,16 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
         session.loader(split, order=order, position=counters["position"]) as loader,
         collected(every=training.gc_every) as collection,
         Requests(context) as requests,
-        Saves(context, config=config, session=session, recorder=recorder, policy=policy.to_json(), saved=done) as saves,
+        Saves(
+            context, config=config, session=session, recorder=recorder, policy=policy.to_json(), saved=saved
+        ) as saves,
     ):
         began, save_seconds = time.perf_counter(), 0.0
         for step, batches in zip(range(done, training.steps), loader, strict=False):
             loaded = time.perf_counter()
             profiling.before(step)
-            result = session.step(batches, step=step, watch=watch, request=requests.waiting())
+            request = requests.waiting() | (SNAPSHOT if saves.snapshot_is_due() else 0)
+            result = session.step(batches, step=step, watch=watch, request=request)
             profiling.after(step)
             done = step + 1
             counters = {
@@ -103,7 +107,14 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
                 if "stop" in asked:
                     raise StopRequested(f"stopped as asked, after optimizer step {done:,} of {training.steps:,}")
                 raise Regrouped(f"saved after optimizer step {done:,}, for a group of another size to go on")
-            save_seconds = saves.after_step(done, loss=result.loss, counters=counters, recent=watch.recent)
+            save_seconds = saves.after_step(
+                done,
+                loss=result.loss,
+                counters=counters,
+                recent=watch.recent,
+                seconds=ended - loaded,
+                snapshot=bool(result.request & SNAPSHOT),
+            )
         saves.finish(done, counters=counters, recent=watch.recent)
         used = peaks()
         if recorder.events:
@@ -112,25 +123,30 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
 
 def _resume(
     context: WorkerContext, *, config: RunConfig, session: Session, order: SampleOrder, recorder: Recorder
-) -> tuple[int, dict[str, int], list[float]]:
-    """The optimizer steps that are done, the counters after them and the losses that the guard compares with.
+) -> tuple[int, int, dict[str, int], list[float]]:
+    """The optimizer steps that are done, and that are saved; the counters after them and the losses that the guard
+    compares with.
 
     The session then has the state of then.
     """
 
-    def load(record: CheckpointRecord) -> None:
+    def load(record: CheckpointRecord, folder: Folder | None = None) -> None:
         check_identity(config, record.identity_keys, hash=record.identity, where=context.run.url_of(record.folder))
         _check_policy(record, order=order, recorder=recorder)
-        session.load(record, with_optimizer=True)
+        session.load(record, with_optimizer=True, folder=folder)
 
-    record = loading.load_newest(context, load=load, events=recorder.events)
+    saved = 0
+    record = memory.load_snapshot(context, load=load, events=recorder.events)
     if record is None:
-        _begin(config, session=session, recorder=recorder)
-        return 0, dict.fromkeys(COUNTERS, 0), []
-    if recorder.events:
-        recorder.events.emit("checkpoint.loaded", loading.describe(record), reason="the newest that is whole")
+        record = loading.load_newest(context, load=load, events=recorder.events)
+        if record is None:
+            _begin(config, session=session, recorder=recorder)
+            return 0, 0, dict.fromkeys(COUNTERS, 0), []
+        saved = record.step
+        if recorder.events:
+            recorder.events.emit("checkpoint.loaded", loading.describe(record), reason="the newest that is whole")
     counters = {name: record.state[name] for name in COUNTERS}
-    return record.step, counters, list(record.state.get("recent_losses", ()))
+    return record.step, saved, counters, list(record.state.get("recent_losses", ()))
 
 
 def _begin(config: RunConfig, *, session: Session, recorder: Recorder) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -185,6 +185,12 @@ def same_result(run: Storage, undisturbed: Storage, *, steps: int) -> None:
     assert len(found) == steps
     assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) <= 1e-10
     assert samples(run) == samples(undisturbed)
+
+
+def done_anew(run: Storage) -> list[int]:
+    """The optimizer steps that were done more than once."""
+    times = Counter(record["data"]["step"] for record in read_all(run.at("metrics")) if record["name"] == "train")
+    return sorted(step for step, count in times.items() if count > 1)
 
 
 def worlds(run: Storage) -> list[int]:

@@ -215,16 +215,19 @@ def test_a_leader_that_hung_changes_nothing_when_it_wakes(group: Callable[..., G
     runs.same_result(two.run, undisturbed, steps=STEPS)
 
 
-def test_a_signal_ends_one_agent_and_leaves_the_others_at_work(
-    group: Callable[..., Group], undisturbed: Storage
+@pytest.mark.parametrize("who", ["leader", "other"])
+def test_a_signal_ends_one_agent_after_its_work_is_saved_and_leaves_the_others_at_work(
+    group: Callable[..., Group], undisturbed: Storage, who: str
 ) -> None:
     two = group("1:2")
     two.start(2)
     two.wait_for(lambda: two.running(2) and two.saved(10))
-    leader = two.leader
-    leader.terminate()
-    assert leader.wait(PATIENCE) == 143, two.errors()
+    leaving = two.leader if who == "leader" else two.others[0]
+    leaving.terminate()
+    assert leaving.wait(PATIENCE) == 143, two.errors()
     assert sorted(two.ends()) == [0, 143], two.errors()
+    assert runs.worlds(two.run) == [2, 1]
+    assert runs.done_anew(two.run) == []
     runs.same_result(two.run, undisturbed, steps=STEPS)
 
 

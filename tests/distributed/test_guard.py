@@ -119,7 +119,7 @@ def test_roll_backs_do_not_use_up_the_restarts(root: tuple[Path, str]) -> None:
     with hold(run) as lease, EventLog(run, generation=0, writer="test") as log:
         adopt_config(run, config)
         run.write(DATASET_FILE, json.dumps({"key": dataset}).encode())
-        agent = LocalAgent(processes=2, max_restarts=1, timeout=60)
+        agent = LocalAgent(processes=2, max_restarts=1, timeout=60, grace=0)
         agent.run(job, run=run, lease=lease, events=log)
     assert decided(run) == [Skip(step=8, batches=1)] * 2
     assert len(events(run, "training.rolled-back")) == 2 and not events(run, "worker.lost")

@@ -150,7 +150,9 @@ def test_a_killed_run_goes_on_where_it_was(root: Path, config: RunConfig, undist
     assert owner["released"]
 
 
-def test_sigterm_ends_in_order_and_says_where_training_goes_on(root: Path, config: RunConfig) -> None:
+def test_sigterm_saves_ends_in_order_and_says_where_training_goes_on(
+    root: Path, config: RunConfig, undisturbed: Storage
+) -> None:
     run = run_storage(config)
     shard(config)
     with start_training(root, config) as process:
@@ -169,6 +171,25 @@ def test_sigterm_ends_in_order_and_says_where_training_goes_on(root: Path, confi
     with start_training(root, config) as process:
         assert process.wait(PATIENCE) == 0
         assert f"going on from the checkpoint of step {saved.step}" in errors(process).splitlines()
+    assert runs.done_anew(run) == []
+    runs.same_result(run, undisturbed, steps=STEPS)
+
+
+def test_a_second_sigterm_is_not_waited_for(root: Path) -> None:
+    overrides = (*OVERRIDES, "training.checkpoint.every=10", "elastic.grace=110")
+    config = runs.make_config(root, run="impatient", steps=10_000, overrides=overrides)
+    shard(config)
+    run = run_storage(config)
+    with start_training(root, config) as process:
+        wait_for(lambda: catalog.current(run) is not None, process)
+        for pid in workers(run):
+            os.kill(pid, signal.SIGSTOP)  # nothing will be saved
+        process.terminate()
+        time.sleep(2)
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(PATIENCE) == 143
+    assert nobody_left(run)
 
 
 def test_a_run_that_another_process_takes_over_stops(root: Path) -> None:

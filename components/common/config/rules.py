@@ -62,6 +62,10 @@ def broken_rules(config: RunConfig) -> Iterator[Problem]:
         yield Problem("storage", "must name a folder or a bucket after the scheme")
     for path, rule in broken_data_rules(config, shape):
         yield Problem(path, rule)
+    if config.elastic.snapshots != "auto" and config.elastic.snapshots < 0:
+        yield Problem("elastic.snapshots", "must be at least 0, or auto")
+    if config.kubernetes.grace <= config.elastic.grace:
+        yield Problem("kubernetes.grace", f"must be above elastic.grace ({config.elastic.grace}), for a pod to save in")
     for path, rule in broken_kubernetes_rules(config.kubernetes):
         yield Problem(path, rule)
     for path, rule in broken_kubeflow_rules(config.kubeflow):

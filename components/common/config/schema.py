@@ -100,6 +100,12 @@ class Elastic(Section):
     """How often a failed group of workers is started again before the run gives up."""
     timeout: int = free(300, ge=5, le=7 * 24 * 3600)
     """Seconds without an answer after which a peer counts as lost."""
+    grace: int = free(60, ge=0, le=24 * 3600)
+    """Seconds that training has, when it is asked to end by SIGTERM, to finish its step and save; a second one ends it
+    at once."""
+    snapshots: int | Literal["auto"] = free("auto")
+    """Optimizer steps between two snapshots in the machines' memory; auto takes them so often that they cost less than
+    1 % of the time; 0 none."""
 
 
 class Evaluation(Section):

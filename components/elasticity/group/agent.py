@@ -35,11 +35,18 @@ from shardline.components.common.workers import Job
 from shardline.components.elasticity.ends import End
 from shardline.components.elasticity.group import forming
 from shardline.components.elasticity.group.board import Board
+from shardline.components.elasticity.group.leaving import Leaving
 from shardline.components.elasticity.group.presence import Presence
 from shardline.components.elasticity.group.state import Member, State
 from shardline.components.elasticity.processes import Processes
 from shardline.components.elasticity.restarts import Restarts
+from shardline.components.elasticity.snapshots import choice
+from shardline.components.elasticity.snapshots.keeper import Keeper
 from shardline.components.elasticity.worker_main import describe
+from shardline.components.training.checkpoint import catalog
+
+#: What the workers of a lost generation have to close what is open: nothing of it is needed.
+_LOST_SECONDS = 1.0
 
 
 class GroupAgent:
@@ -47,11 +54,12 @@ class GroupAgent:
 
     Args:
         member: this agent, as the others are to know it.
-        processes: for its workers.
+        processes: for its workers; keeper: of what is in this machine's memory, open.
         size: of the group.
         fits: whether there is a layout for a world of that many workers.
         max_restarts: how often the workers are started again after a loss.
         timeout: seconds of silence after which a worker counts a peer as lost, and storage that fails is waited for.
+        grace: seconds that the workers have to save when this agent is asked to leave.
     """
 
     def __init__(
@@ -60,15 +68,18 @@ class GroupAgent:
         *,
         member: Member,
         processes: Processes,
+        keeper: Keeper,
         size: forming.Size,
         fits: Callable[[int], bool],
         max_restarts: int,
         timeout: int,
+        grace: int,
     ) -> None:
         self._board, self._size, self._fits = board, size, fits
         self._max_restarts, self._timeout = max_restarts, timeout
         self._presence = Presence(board, member)
-        self._processes = processes
+        self._processes, self._keeper = processes, keeper
+        self._leaving = Leaving(grace=grace)
         self._pulse = forming.Pulse(silence=board.silence_seconds)
         self._unread_since: float | None = None
         self._known: tuple[State | None, object, list[Member]] = (None, None, [])
@@ -85,7 +96,7 @@ class GroupAgent:
                 before, who is gone.
 
         Raises:
-            Stopped: a signal; nothing of this agent is left, the others go on.
+            Stopped: a signal; what its workers had done is saved if there was time, and the others go on without it.
             PeerLost: the board could not be read for `timeout` seconds, and nothing is at work here.
         """
         with self._present():
@@ -99,6 +110,7 @@ class GroupAgent:
                     continue
                 if state is not None:
                     self._follow(state)
+                self._leaving.check(at_work=bool(self._processes.generation))
                 self._processes.wait(self._board.poll_seconds)
 
     @contextlib.contextmanager
@@ -113,7 +125,7 @@ class GroupAgent:
     @contextlib.contextmanager
     def _present(self) -> Iterator[None]:
         self._processes.warm()
-        with self._presence:
+        with self._leaving.heard(), self._presence:
             try:
                 yield
             finally:
@@ -132,6 +144,9 @@ class GroupAgent:
                 raise
             return self._known
         self._unread_since = None
+        self._keeper.look(self._id, living, first_generation=state.first_snapshots if state else 0)
+        held = self._keeper.held()
+        self._presence.tell(own=held.own, copies=held.copies)
         self._known = (state, version, living)
         return self._known
 
@@ -139,8 +154,10 @@ class GroupAgent:
         """Have the workers that the state asks for, and say how they are."""
         processes, member = self._processes, self._presence.member
         first_rank = state.ranks.get(self._id) if state.phase == "running" else None
+        if self._leaving.asked:
+            self._presence.tell(leaving=True)
         if first_rank is None:
-            processes.stop()
+            processes.stop(patience=_LOST_SECONDS)
             self._presence.tell(round=state.round, generation=0, ends=())
         elif processes.generation != state.generation:
             processes.start(state.job, count=member.processes, first_rank=first_rank, world=state.world)
@@ -196,12 +213,26 @@ class GroupAgent:
         self._change(fence=lease.fence)
         while True:
             state, store = self._form(job, run=run, lease=lease)
-            ends, gone = self._see_through(state, run=run)
+            ends, gone = self._see_through(state, job=job, run=run)
             del store
             if not ends and not gone:
                 return
             self._change(phase="gathering", round=state.round + 1, generation=0)
-            restarts.after(state.generation, ends=ends, gone=gone)
+            found = self._newest_snapshot(run)
+            kept = restarts.after(
+                state.generation, ends=ends, gone=gone, snapshot=choice.place_of(found)[1] if found else None
+            )
+            if not kept:
+                self._change(first_snapshots=state.generation + 1)
+
+    def _newest_snapshot(self, run: Storage) -> str | None:
+        """The name of one that is newer than any checkpoint."""
+        state, _, living = self._look()
+        found = choice.newest(living, first_generation=state.first_snapshots if state else 0)
+        durable = catalog.current(run)
+        if found is None or (durable and (durable.generation, durable.step) >= choice.place_of(found)):
+            return None
+        return found
 
     def _form(self, job: Job, *, run: Storage, lease: Lease) -> tuple[State, TCPStore]:
         """Wait for the members of the next generation, and have them start."""
@@ -215,7 +246,9 @@ class GroupAgent:
         description = describe(
             job, generation=generation, world=world, run=run, fence=lease.fence, timeout=self._timeout
         )
-        told = {**description, "host": host, "port": store.port}
+        found = self._newest_snapshot(run) if job.regroups else None
+        snapshot = choice.described(found, self._known[2]) if found else None
+        told = {**description, "host": host, "port": store.port, "snapshot": snapshot}
         state = self._change(phase="running", generation=generation, ranks=ranks, world=world, job=told)
         return state, store
 
@@ -233,7 +266,7 @@ class GroupAgent:
             if members:
                 return members
 
-    def _see_through(self, state: State, *, run: Storage) -> tuple[list[End], list[str]]:
+    def _see_through(self, state: State, *, job: Job, run: Storage) -> tuple[list[End], list[str]]:
         """Until the generation has ended: the workers that ended badly, and the members that are gone."""
         began, asked = time.monotonic(), False
         while True:
@@ -246,7 +279,11 @@ class GroupAgent:
             if len(working) == len(state.ranks) and all(member.done for member in working):
                 return [], []
             settled = time.monotonic() - began > self._size.settle
-            if settled and not asked and forming.could_grow(state, living, size=self._size, fits=self._fits):
+            grows = settled and forming.could_grow(state, living, size=self._size, fits=self._fits)
+            shrinks = any(member.leaving for member in working)
+            if shrinks and not job.regroups:
+                self._leaving.check(at_work=False)
+            if (grows or shrinks) and job.regroups and not asked:
                 control.put(run, "regroup", fence=state.fence)
                 asked = True
 
@@ -261,4 +298,5 @@ class GroupAgent:
         if state is None or state.leader != self._id:
             raise Superseded("another agent leads the group now")
         self._follow(state)
+        self._leaving.check(at_work=bool(self._processes.generation))
         return state, living

@@ -48,10 +48,9 @@ class Pulse:
 
 def next_leader(state: State | None, living: Sequence[Member]) -> str | None:
     """The member that has to take the lead; None while somebody leads."""
-    ids = sorted(member.id for member in living)
-    if state is not None and (state.phase == "closed" or state.leader in ids):
+    if state is not None and (state.phase == "closed" or state.leader in {member.id for member in living}):
         return None
-    return ids[0] if ids else None
+    return min((member.id for member in living if not member.leaving), default=None)
 
 
 def gathered(
@@ -61,17 +60,20 @@ def gathered(
 
     The leader comes first, then those that took part before, so that ranks change little. Only who has seen the round
     takes part: one that is gone does not, even while it isn't silent for long enough to know. Of those that are there
-    as many take part as make a world that `fits`; the others wait.
+    as many take part as make a world that `fits`; the others wait. After the first generation nobody is waited for who
+    is not there: whoever comes later makes the group grow.
 
     Args:
         waited: seconds since the round began, or since the last member came.
     """
-    there = [member for member in living if member.round == state.round and member.generation == 0]
+    staying = [member for member in living if not member.leaving]
+    there = [member for member in staying if member.round == state.round and member.generation == 0]
     order = {state.leader: -2} | {name: rank for name, rank in state.ranks.items() if name != state.leader}
     there.sort(key=lambda member: (order.get(member.id, 1 << 62), member.id))
     if not any(member.id == state.leader for member in there):
         return []
-    if len(there) < size.most and waited < size.settle:
+    complete = bool(state.ranks) and len(there) == len(staying)
+    if len(there) < size.most and waited < size.settle and not complete:
         return []
     for count in range(min(len(there), size.most), max(1, size.least) - 1, -1):
         if fits(sum(member.processes for member in there[:count])):
@@ -102,7 +104,7 @@ def at_work(state: State, living: Sequence[Member]) -> list[Member]:
 
 def could_grow(state: State, living: Sequence[Member], *, size: Size, fits: Callable[[int], bool]) -> bool:
     """Whether members that wait would make the next generation a larger one."""
-    waiting = [member for member in living if member.id not in state.ranks]
+    waiting = [member for member in living if member.id not in state.ranks and not member.leaving]
     room = size.most - len(state.ranks)
     return any(
         fits(state.world + sum(member.processes for member in waiting[:count]))

@@ -25,6 +25,9 @@ class Member:
         round: the last round that it has seen, see `State`.
         generation: that of its workers; 0 when none is running, nor has run since it saw the round.
         ends: of those workers that ended; of them all, once it is `done`.
+        leaving: it was asked to end, and goes as soon as its workers have.
+        node: the machine that it is on; address: host and port where it serves what is in its memory.
+        own, copies: the files there of each snapshot, made by its workers and copied from another member.
     """
 
     id: str
@@ -34,6 +37,11 @@ class Member:
     round: int = 0
     generation: int = 0
     ends: tuple[End, ...] = ()
+    leaving: bool = False
+    node: str = ""
+    address: str = ""
+    own: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    copies: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -49,7 +57,9 @@ class Member:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Member:
-        return Member(**{**value, "ends": tuple(End(**end) for end in value["ends"])})
+        ends = tuple(End(**end) for end in value["ends"])
+        own, copies = ({name: tuple(files) for name, files in value[key].items()} for key in ("own", "copies"))
+        return Member(**{**value, "ends": ends, "own": own, "copies": copies})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +73,7 @@ class State:
         generation: of the workers, in `running`.
         ranks: of each member that takes part, its first worker's rank; the others wait as spares.
         job: what the workers do, as `worker_main` takes it.
+        first_snapshots: the first generation whose snapshots may be gone on from.
         result: of the job, in `closed`: `exit_code`, and for an error its record.
     """
 
@@ -75,6 +86,7 @@ class State:
     world: int = 0
     ranks: dict[str, int] = field(default_factory=dict)
     job: dict[str, Any] = field(default_factory=dict)
+    first_snapshots: int = 0
     result: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:

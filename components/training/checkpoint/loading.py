@@ -18,21 +18,20 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from shardline.components.common.errors import DamagedData, EnvironmentLacking, ShardlineError, StorageLost
 from shardline.components.common.events import EventLog
-from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
 from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.catalog import CheckpointRecord, Damage
-from shardline.components.training.checkpoint.store import Reader, TensorLoadPlanner, gone
+from shardline.components.training.checkpoint.store import Folder, Reader, TensorLoadPlanner, gone
 
 
-def load(tensors: dict[str, Tensor], *, run: Storage, record: CheckpointRecord) -> None:
-    """Fill `tensors` in place from a verified checkpoint. All ranks call it together, and all return or raise.
+def load(tensors: dict[str, Tensor], *, folder: Folder, record: CheckpointRecord) -> None:
+    """Fill `tensors` in place from a verified checkpoint in `folder`. All ranks call it together, and all return or
+    raise.
 
     Raises:
         UserError: it holds another model: other tensors, or tensors of other shapes.
         DamagedData: it does not hold what the index says, or was removed meanwhile.
     """
-    folder = run.at(record.folder)
 
     def read_index() -> bytes:
         try:
@@ -40,10 +39,10 @@ def load(tensors: dict[str, Tensor], *, run: Storage, record: CheckpointRecord) 
         except FileNotFoundError as error:
             raise gone(folder.url_of(record.index)) from error
 
-    data = _together(read_index, rank=dist.get_rank() if dist.is_initialized() else 0)
+    data = together(read_index, rank=dist.get_rank() if dist.is_initialized() else 0)
     reader = Reader(folder, index=record.index, data=data, files=record.files)
     try:
-        with _alone_or_together() as no_dist:
+        with _alone_ortogether() as no_dist:
             dcp.load(tensors, storage_reader=reader, planner=TensorLoadPlanner(where=folder.url), no_dist=no_dist)
     except CheckpointException as error:
         raise _first_failure(error, folder.url) from error
@@ -98,14 +97,14 @@ def newest_sound(
                 events.emit("checkpoint.unfinished", {"folder": folder}, reason=reason)
         return records
 
-    for record in _together(found, rank=context.rank):
+    for record in together(found, rank=context.rank):
         damage = _first_damage(context, record)
         if damage is None:
             return record  # type: ignore[no-any-return]
         reasons.append(damage.reason)
         _put_aside(context, record.folder, damage.reason, events=events)
     # Never a silent start from nothing: the pointer tells that there was something.
-    latest: int | None = _together(lambda: catalog.latest_step(run), rank=context.rank)
+    latest: int | None = together(lambda: catalog.latest_step(run), rank=context.rank)
     if reasons or latest is not None:
         told = (
             "; ".join(reasons) or f"{catalog.LATEST_FILE} names that of step {latest}, and nothing is there that counts"
@@ -119,7 +118,7 @@ def newest_sound(
 
 
 def _put_aside(context: WorkerContext, folder: str, reason: str, *, events: EventLog | None) -> None:
-    _together(lambda: _move_aside(context, folder, reason, events=events), rank=context.rank)
+    together(lambda: _move_aside(context, folder, reason, events=events), rank=context.rank)
 
 
 def _move_aside(context: WorkerContext, folder: str, reason: str, *, events: EventLog | None) -> None:
@@ -141,7 +140,7 @@ def _first_damage(context: WorkerContext, record: CheckpointRecord) -> Damage | 
     if damage is None or rank == 0:
         return damage
     # Rank 0 puts checkpoints aside: it must see the damage itself.
-    seen = _together(lambda: next(catalog.damages(context.run, record, only=[damage.file]), None), rank=context.rank)
+    seen = together(lambda: next(catalog.damages(context.run, record, only=[damage.file]), None), rank=context.rank)
     if seen is None:
         raise EnvironmentLacking(
             f"rank {rank} finds {damage.reason}, and rank 0 finds it whole",
@@ -152,14 +151,14 @@ def _first_damage(context: WorkerContext, record: CheckpointRecord) -> Damage | 
 
 
 @contextlib.contextmanager
-def _alone_or_together() -> Iterator[bool]:
+def _alone_ortogether() -> Iterator[bool]:
     """Whether this process has no group to work with, which torch would warn of each time."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield not dist.is_initialized()
 
 
-def _together(action: Any, *, rank: int) -> Any:
+def together(action: Callable[[], Any], *, rank: int) -> Any:
     """What `action` returns on rank 0, on every rank; its error is raised on every rank."""
     outcome: list[Any] = [None, None]
     if rank == 0:

@@ -1,9 +1,9 @@
 """Saving a run's state, together with all ranks, while training goes on.
 
-Called by `training.saves`. The step loop waits only while the values that this rank writes are copied into host memory,
-which is made once and used again. A thread of each rank writes and hashes its file; rank 0's waits for all of them and
-commits. One save is under way at a time. With `background` off the caller does the same work itself, from the tensors
-as they are.
+Called by `training.saves`; a `Target` is where a save goes to. The step loop waits only while the values that this rank
+writes are copied into host memory, which is made once and used again. A thread of each rank writes and hashes its file;
+rank 0's waits for all of them and commits. One save is under way at a time. With `background` off the caller does the
+same work itself, from the tensors as they are.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shardline.components.common.errors import EXIT_BUG, EnvironmentLacking, ShardlineError, from_record, to_record
+from shardline.components.common.errors import EXIT_BUG, ShardlineError, from_record, to_record
 from shardline.components.common.streams import now
 from shardline.components.common.workers import WorkerContext
-from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.meeting import GivenUp, Meeting
 from shardline.components.training.checkpoint.planning import plan_save
-from shardline.components.training.checkpoint.record import CheckpointRecord, folder_of
+from shardline.components.training.checkpoint.record import CheckpointRecord
 from shardline.components.training.checkpoint.store import FileRecord, write_bytes, write_tensors
+from shardline.components.training.checkpoint.targets import DurableTarget, Target
 from shardline.components.training.dtensors import local_of
 
 #: How long a process that ends waits for its thread to notice.
@@ -62,6 +62,7 @@ class _Job:
     """A save under way; `blocked` is how long it has kept the caller, all of it unless set."""
 
     contents: Contents
+    target: Target
     meeting: Meeting
     began: float
     blocked: float = float("inf")
@@ -74,7 +75,7 @@ class Saver:
         tensors: gives the state to save; its names, shapes and places stay the same.
         background: write in a thread.
         before_commit: called by every rank's thread; what it puts out is there once the checkpoint is.
-        on_saved: called by rank 0's thread after each commit.
+        on_saved: called by rank 0's thread after each commit of a checkpoint.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Saver:
         prefix = f"g{context.generation:06d}"
         self._plan = plan_save(tensors(), prefix=prefix, rank=context.rank, world=context.world)
         self._buffers = self._host_memory() if background else None
+        self._durable = DurableTarget(context)
         self._number = 0
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -112,10 +114,11 @@ class Saver:
         """Whether a save is under way."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, contents: Contents, *, since: float | None = None) -> None:
+    def start(self, contents: Contents, *, target: Target | None = None, since: float | None = None) -> None:
         """Begin to save the state as it is now; without `background`, do all of it. `wait` tells how it ended.
 
         Args:
+            target: where to; the run folder unless given.
             since: when it was due, by `time.perf_counter`.
 
         Raises:
@@ -135,7 +138,7 @@ class Saver:
             given_up=self._given_up,
         )
         self._number += 1
-        job = _Job(contents=contents, meeting=meeting, began=began)
+        job = _Job(contents=contents, target=target or self._durable, meeting=meeting, began=began)
         if self._buffers is None:
             self._work(job, values)
             return
@@ -194,9 +197,11 @@ class Saver:
         self._before_commit()
         if not self._plan.names:
             return None
-        folder, plan = self._context.run.at(folder_of(job.contents.step)), self._plan
-        sign = job.meeting.sign
-        return asdict(write_tensors(folder, plan.file, header=plan.header, tensors=values, on_progress=sign))
+        plan, step = self._plan, job.contents.step
+        folder, sign = job.target.folder(step), job.meeting.sign
+        file = write_tensors(folder, plan.file, header=plan.header, tensors=values, on_progress=sign)
+        job.target.written(step, file)
+        return asdict(file)
 
     def _decide(self, job: _Job) -> dict[str, Any]:
         """Commit when all ranks are done; empty, or the failure that all are to raise. For rank 0."""
@@ -214,26 +219,22 @@ class Saver:
                 raise
             meeting.decide({})
             seconds = time.perf_counter() - job.began
-            self._on_saved(Saved(record=record, seconds=seconds, blocked=min(job.blocked, seconds)))
+            if job.target is self._durable:
+                self._on_saved(Saved(record=record, seconds=seconds, blocked=min(job.blocked, seconds)))
             return {}
         meeting.decide(failed)
         return failed
 
     def _commit(self, job: _Job, files: list[FileRecord]) -> CheckpointRecord:
         context, plan, contents, meeting = self._context, self._plan, job.contents, job.meeting
-        folder = context.run.at(folder_of(contents.step))
         for file in files:
             meeting.sign()
-            # Each rank has written its own: a folder that is not the same for all of them shows here, not on resume.
-            if not folder.exists(file.name) or folder.size(file.name) != file.size:
-                raise EnvironmentLacking(
-                    "rank 0 does not find what another rank has written",
-                    where=folder.url_of(file.name),
-                    hint="name a storage that is the same for all machines of the run",
-                )
+            job.target.check(contents.step, file)
         if plan.index is None:
             raise RuntimeError("only rank 0 commits")
-        files = [write_bytes(folder, plan.index_file, plan.index), *files]
+        index = write_bytes(job.target.folder(contents.step), plan.index_file, plan.index)
+        job.target.written(contents.step, index)
+        files = [index, *files]
         record = CheckpointRecord(
             step=contents.step,
             generation=context.generation,
@@ -246,8 +247,7 @@ class Saver:
             time=now(),
         )
         meeting.sign()
-        # An old generation's rank 0 that wakes up here finds a fence that isn't its own.
-        catalog.commit(context.run, record, check=context.lease.check)
+        job.target.commit(record)
         return record
 
 

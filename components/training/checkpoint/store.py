@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -29,6 +29,19 @@ from shardline.components.training.checkpoint.index import decode
 _SHOWN = 3
 #: Written and hashed at once, so that a sign of life can be given in between.
 _CHUNK = 64 << 20
+
+
+class Folder(Protocol):
+    """Where a checkpoint's files are read: a `Storage`, or what is like one."""
+
+    @property
+    def url(self) -> str: ...
+
+    def url_of(self, path: str) -> str: ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]: ...
 
 
 @dataclass(frozen=True)
@@ -112,7 +125,7 @@ class Reader(StorageReader):
         DamagedData: the index is none, or names other files.
     """
 
-    def __init__(self, folder: Storage, *, index: str, data: bytes, files: Collection[str]) -> None:
+    def __init__(self, folder: Folder, *, index: str, data: bytes, files: Collection[str]) -> None:
         self._folder = folder
         self._index = folder.url_of(index)
         self._metadata, self._places = decode(data, where=self._index)

@@ -32,7 +32,11 @@ def load_model(
     with torch.device("meta"):
         model = Transformer(shape).to(dtype)
     model.to_empty(device="cpu")
-    loading.load({f"model.{name}": parameter for name, parameter in model.named_parameters()}, run=run, record=record)
+    loading.load(
+        {f"model.{name}": parameter for name, parameter in model.named_parameters()},
+        folder=run.at(record.folder),
+        record=record,
+    )
     return model.eval()
 
 
@@ -50,7 +54,7 @@ def load_tensors(run: Storage, record: CheckpointRecord, *, prefix: str) -> dict
         for name, entry in described.items()
         if name.startswith(prefix)
     }
-    loading.load(tensors, run=run, record=record)
+    loading.load(tensors, folder=run.at(record.folder), record=record)
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 

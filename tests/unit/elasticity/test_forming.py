@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,27 @@ def test_a_generation_is_formed(there: str, waited: float, fits: Callable[[int],
     state = State(leader="a")
     found = forming.gathered(state, group(*there), size=SIZE, waited=waited, fits=fits)
     assert names(found) == list(expected)
+
+
+def test_after_the_first_generation_nobody_is_waited_for_who_is_not_there() -> None:
+    state = State(leader="a", round=2, ranks={"a": 0, "b": 1, "c": 2})
+    there = group("a", "b", round=2)
+    assert names(forming.gathered(state, there, size=SIZE, waited=0, fits=anything)) == ["a", "b"]
+    # One that is there and has yet to see the round is waited for, as long as any other.
+    late = [*there, member("c", round=1, generation=4)]
+    assert names(forming.gathered(state, late, size=SIZE, waited=0.5, fits=anything)) == []
+    assert names(forming.gathered(state, late, size=SIZE, waited=1.0, fits=anything)) == ["a", "b"]
+
+
+def test_who_leaves_neither_takes_part_nor_leads_nor_is_waited_for() -> None:
+    state = State(leader="a", round=2, ranks={"a": 0, "b": 1, "c": 2})
+    leaving = replace(member("b", round=2), leaving=True)
+    living = [member("a", round=2), leaving, member("c", round=2)]
+    assert names(forming.gathered(state, living, size=SIZE, waited=0, fits=anything)) == ["a", "c"]
+    assert forming.next_leader(state, living[1:]) == "c"
+    assert forming.next_leader(state, [leaving]) is None
+    grown = State(leader="a", phase="running", ranks={"a": 0}, world=1)
+    assert not forming.could_grow(grown, [member("a"), leaving], size=SIZE, fits=anything)
 
 
 def test_who_has_not_seen_the_round_takes_no_part() -> None:

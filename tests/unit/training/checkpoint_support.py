@@ -62,7 +62,7 @@ def save(
 
 def loaded(run: Storage, record: CheckpointRecord) -> dict[str, torch.Tensor]:
     target = tensors(0.0)
-    loading.load(target, run=run, record=record)
+    loading.load(target, folder=run.at(record.folder), record=record)
     return target
 
 

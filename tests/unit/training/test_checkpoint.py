@@ -98,7 +98,7 @@ def test_what_disappears_while_it_is_read_gives_way_to_the_one_before(run: Stora
             tried.append(record.step)
             if record == after:
                 run.delete_tree(record.folder)
-            loading.load(target, run=run, record=record)
+            loading.load(target, folder=run.at(record.folder), record=record)
 
         with EventLog(run, generation=2, writer="t") as events:
             assert loading.load_newest(context(run, fence=lease.fence), load=load, events=events) == before
@@ -236,7 +236,7 @@ def test_another_model_is_refused_with_both_shapes(run: Storage) -> None:
         record = save(run, step=5, value=1.0, fence=lease.fence)
     target = {**tensors(0.0), "model.a": torch.zeros(3, 5), "model.c": torch.zeros(2)}
     with pytest.raises(UserError, match="another model") as error:
-        loading.load(target, run=run, record=record)
+        loading.load(target, folder=run.at(record.folder), record=record)
     assert "model.a should be 3x5 and is 3x4" in str(error.value)
     assert "model.c should be 2 and is not there" in str(error.value)
     assert error.value.where == run.url_of(record.folder)
@@ -248,5 +248,5 @@ def test_a_file_that_ends_early_is_damage_even_where_no_hash_was_checked(run: St
     path = run.local_path(f"{record.folder}/g000001-00000.safetensors")
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(DamagedData, match="ends before") as error:
-        loading.load(tensors(0.0), run=run, record=record)
+        loading.load(tensors(0.0), folder=run.at(record.folder), record=record)
     assert str(path) in str(error.value)

@@ -56,7 +56,7 @@ def resume(run: Storage, lease: Lease) -> tuple[catalog.CheckpointRecord | None,
     with EventLog(run, generation=9, writer="t") as events:
         found = loading.load_newest(
             context(run, fence=lease.fence, generation=9),
-            load=lambda each: loading.load(tensors(0.0), run=run, record=each),
+            load=lambda each: loading.load(tensors(0.0), folder=run.at(each.folder), record=each),
             events=events,
         )
     return found, [str(event["reason"]) for event in read_all(run.at("events"))]
@@ -156,7 +156,8 @@ def test_an_index_that_points_elsewhere_is_damage(
     index["tensors"]["model.a"]["chunks"][0].update(change)
     forge(run, saved, INDEX, json.dumps(index).encode())
     with pytest.raises(DamagedData, match=told) as error:
-        loading.load(tensors(0.0), run=run, record=catalog.committed(run)[0])
+        (damaged,) = catalog.committed(run)
+        loading.load(tensors(0.0), folder=run.at(damaged.folder), record=damaged)
     assert saved.folder in str(error.value)
 
 
@@ -165,7 +166,8 @@ def test_json_of_another_form_is_told_in_one_message(run: Storage, lease: Lease,
     saved = save(run, step=5, value=1.0, fence=lease.fence)
     forge(run, saved, INDEX, text.encode())
     with pytest.raises(ShardlineError, match=r"index\.json"):
-        loading.load(tensors(0.0), run=run, record=catalog.committed(run)[0])
+        (damaged,) = catalog.committed(run)
+        loading.load(tensors(0.0), folder=run.at(damaged.folder), record=damaged)
     run.write(f"{saved.folder}/commit.json", text.encode())
     assert catalog.committed(run) == []
 

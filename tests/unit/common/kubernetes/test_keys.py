@@ -53,6 +53,7 @@ def test_everything_can_be_set() -> None:
         (["tolerations=[{key: a, value: b, seconds: 3}]"], "tolerations.0.seconds", "effect: NoExecute"),
         (["scheduler.min_available=3"], "scheduler.min_available", "kubernetes.workers.replicas (1)"),
         (["scheduler.min_available=1", "workers={replicas: 3, min: 2}"], "scheduler.min_available", "fewest workers"),
+        (["grace=60"], "grace", "must be above elastic.grace (60)"),
         (["user=0"], "user", "greater than or equal to 1"),
         (["patch=[{kind: Job, patch: {}}]"], "patch.0.patch", "at least 1 item"),
         (["workers.replica=1"], "workers.replica", "did you mean kubernetes.workers.replicas"),

@@ -1,0 +1,71 @@
+"""Which snapshot is whole among the members of a group, and which may go. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardline.components.elasticity.group.state import Member
+
+#: Made last: a snapshot without it is none. It is the name that training gives it, with the number of the other files.
+_RECORD = re.compile(r"record-([0-9]+)\.json")
+
+
+def holders(members: Sequence[Member]) -> dict[str, dict[str, list[str]]]:
+    """For each snapshot and each of its files, the addresses that have it."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for member in members:
+        for place in (member.own, member.copies):
+            for snapshot, files in place.items():
+                for file in files:
+                    found[snapshot][file].append(member.address)
+    return {snapshot: dict(files) for snapshot, files in found.items()}
+
+
+def is_whole(files: Mapping[str, Sequence[str]], *, copies: int = 1) -> bool:
+    """Whether the record is there and all the files that it is over, each with at least so many members."""
+    expected = next((int(found[1]) for name in files if (found := _RECORD.fullmatch(name))), None)
+    return len(files) - 1 == expected and all(len(set(addresses)) >= copies for addresses in files.values())
+
+
+def newest(members: Sequence[Member], *, first_generation: int, copies: int = 1) -> str | None:
+    """The newest snapshot that is whole.
+
+    Args:
+        first_generation: those of earlier ones do not count.
+    """
+    found = [
+        snapshot
+        for snapshot, files in holders(members).items()
+        if place_of(snapshot)[0] >= first_generation and is_whole(files, copies=copies)
+    ]
+    return max(found, default=None)
+
+
+def place_of(snapshot: str) -> tuple[int, int]:
+    """Its generation and its optimizer step, by its name."""
+    generation, _, step = snapshot.partition("-")
+    return int(generation), int(step)
+
+
+def described(snapshot: str, members: Sequence[Member]) -> dict[str, Any]:
+    """What workers are told of a snapshot to go on from."""
+    generation, step = place_of(snapshot)
+    return {"generation": generation, "step": step, "holders": holders(members)[snapshot]}
+
+
+def source_of(member: str, members: Sequence[Member]) -> Member | None:
+    """Whose files `member` copies; None when it is alone.
+
+    All copy around a ring, in which those of one node lie apart as far as that can be.
+    """
+    turns: Counter[str] = Counter()
+    order = []
+    for each in sorted(members, key=lambda each: each.id):
+        order.append((turns[each.node], each.node, each.id, each))
+        turns[each.node] += 1
+    ring = [each for *_, each in sorted(order, key=lambda entry: entry[:3])]
+    place = next((place for place, each in enumerate(ring) if each.id == member), None)
+    return ring[place - 1] if place is not None and len(ring) > 1 else None
