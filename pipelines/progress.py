@@ -17,6 +17,8 @@ NOTABLE = {
     "evaluation.rough",
     "layout.chosen",
     "model.imported",
+    "run.forked",
+    "run.merged",
     "worker.lost",
     "checkpoint.loaded",
     "checkpoint.damaged",

@@ -12,6 +12,8 @@ EVENTS: dict[str, str] = {
     "run.started": "a process took the run over",
     "run.resumed": "the run goes on with what an earlier process left",
     "run.finished": "every step is done",
+    "run.forked": "the run begins from a checkpoint of another, with what it does otherwise",
+    "run.merged": "the run begins from the mean of checkpoints",
     "step.started": "a pipeline step began",
     "step.finished": "a pipeline step ended well",
     "step.failed": "a pipeline step ended with an error",

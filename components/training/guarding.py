@@ -46,6 +46,7 @@ class Guarding:
         self._settings = config.training.guard
         self._data, self._policy = data, policy
         self._recorder = recorder
+        self._begin = config.training.first_step
         self._in_a_row = 0
 
     def after_step(self, step: int, result: StepResult, *, settle: Callable[[], None]) -> None:
@@ -78,7 +79,7 @@ class Guarding:
 
     def _roll_back(self, step: int, result: StepResult) -> NoReturn:
         """Have the samples of the spike at `step` passed over from an earlier checkpoint on. Collective."""
-        first = max(0, step - self._settings.pass_over)
+        first = max(self._begin, step - self._settings.pass_over)
         skip = Skip(step=first, batches=step - first + 1)
         if self._context.rank == 0:
             self._context.lease.check()

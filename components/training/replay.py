@@ -71,6 +71,12 @@ def replay(wanted: Wanted, *, config: RunConfig, agent: Agent) -> dict[str, Any]
     if wanted.step >= max((*(step + 1 for step in recorded), *(each.step for each in catalog.committed(run)), 0)):
         raise UserError(f"the run has not done optimizer step {wanted.step}", where=run.url)
     record = _nearest(run, wanted.step)
+    if record is None and config.training.start:
+        raise UserError(
+            f"this run begins with optimizer step {config.training.first_step}, from a checkpoint of another run",
+            where=run.url,
+            hint="replay that one: " + ", ".join(parent.run for parent in config.training.start),
+        )
     data = find_dataset(config)
     chosen: dict[str, Any] = {}
 

@@ -29,8 +29,8 @@ from shardline.components.common.errors import EnvironmentLacking, ShardlineErro
 from shardline.components.common.metrics import RECENT
 from shardline.components.common.workers import WorkerContext
 from shardline.components.training.checkpoint import retention
-from shardline.components.training.checkpoint.loading import describe
 from shardline.components.training.checkpoint.memory import MemoryTarget, room
+from shardline.components.training.checkpoint.record import describe
 from shardline.components.training.checkpoint.saving import Contents, Saved, Saver
 from shardline.components.training.dtensors import local_of
 from shardline.components.training.pace import Pace

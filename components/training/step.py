@@ -1,7 +1,8 @@
 """The train step: choose a layout for each generation, start the workers, see them through.
 
 Called by the pipeline's train component and by `shardline train`. Run again it goes on from the newest checkpoint; when
-that has `training.steps` optimizer steps or more there is nothing to train.
+that has `training.steps` optimizer steps or more there is nothing to train. Where a run begins from checkpoints of
+others, its first one is made here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from shardline.components.common.workers import Agent, Job
 from shardline.components.planning.choose import choose
 from shardline.components.sharding.step import find_dataset
 from shardline.components.training.checkpoint import catalog
+from shardline.components.training.start.begin import begin
 
 ENTRY = "shardline.components.training.worker:train"
 
@@ -33,6 +35,7 @@ def run(config: RunConfig, *, agent: Agent, sources: dict[str, str] | None = Non
     with stepping(config, "train", sources=sources) as context:
         config = context.config
         data = find_dataset(config)
+        begin(config, context.run, lease=context.lease, generation=context.generation, events=context.events, data=data)
         found, steps = catalog.current(context.run), config.training.steps
         skipped = found is not None and found.step >= steps
         if not skipped:

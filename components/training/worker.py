@@ -22,7 +22,7 @@ from shardline.components.sharding import decisions
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.order import DataPolicy, SampleOrder
 from shardline.components.training.checkpoint import loading, memory
-from shardline.components.training.checkpoint.record import COUNTERS, CheckpointRecord
+from shardline.components.training.checkpoint.record import COUNTERS, CheckpointRecord, describe
 from shardline.components.training.checkpoint.store import Folder
 from shardline.components.training.guard import Watch
 from shardline.components.training.guarding import Guarding, settings_after
@@ -144,7 +144,7 @@ def _resume(
             return 0, 0, dict.fromkeys(COUNTERS, 0), []
         saved = record.step
         if recorder.events:
-            recorder.events.emit("checkpoint.loaded", loading.describe(record), reason="the newest that is whole")
+            recorder.events.emit("checkpoint.loaded", describe(record), reason="the newest that is whole")
     counters = {name: record.state[name] for name in COUNTERS}
     return record.step, saved, counters, list(record.state.get("recent_losses", ()))
 

@@ -18,6 +18,7 @@ from shardline.pipelines.cli import (
     control,
     data,
     evaluate,
+    fork,
     plan,
     render,
     replay,
@@ -58,6 +59,8 @@ app.command()(status.status)
 app.command()(control.stop)
 app.command()(control.profile)
 app.command()(replay.replay)
+app.command()(fork.fork)
+app.command()(fork.merge)
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(data.app, name="data")

@@ -23,6 +23,7 @@ from shardline.components.evaluation.convert import convert
 from shardline.components.planning.layout import Layout
 from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.whole import load_model
+from shardline.components.training.start.making import Named, config_from, make
 from tests.distributed import runs
 from tests.distributed.runs import LAYOUTS, ONE, furthest, losses, train
 from tests.pretrained import FEATURES, edit, save
@@ -85,6 +86,22 @@ def test_a_run_goes_on_under_another_layout_without_its_model(world: World) -> N
     shutil.rmtree(moved)
     run = train(world.config("moves", model=moved), LAYOUTS["interleaved, two stages a rank"], dataset=world.dataset)
     assert furthest(losses(run), losses(world.reference)) <= AGREES
+
+
+def test_a_fork_goes_on_without_the_model_that_its_parent_began_with(world: World) -> None:
+    named = world.root / "begins-with"
+    shutil.copytree(world.model, named)
+    parent = train(world.config("begins", steps=5, model=named), ONE, dataset=world.dataset)
+    # Its tokens are asked for when a corpus is sharded, and are no part of the start.
+    (named / "model.safetensors.index.json").unlink(missing_ok=True)
+    for weights in named.glob("*.safetensors"):
+        weights.unlink()
+    loaded = config_from([Named(run=parent)], name="forked", overrides=[f"training.steps={runs.STEPS}"])
+    make(loaded, command="fork", on_part=lambda done, total: None)
+    assert loaded.config.model.url is None
+    run = train(loaded.config, LAYOUTS["two stages"], dataset=world.dataset)
+    expected = losses(world.reference)[5:]
+    assert max(abs(a - b) for a, b in zip(losses(run), expected, strict=True)) <= AGREES
 
 
 @pytest.mark.parametrize("mistake", ["tied embeddings apart", "tied embeddings counted twice"])

@@ -17,7 +17,11 @@ def broken_data_rules(config: RunConfig, shape: ModelShape | None) -> Found:
     yield from _sources(config.corpus)
     yield from _sequences(config, shape)
     yield from _rising([stage.at for stage in config.training.stages], "training.stages")
-    yield from _rising([skip.at for skip in config.training.skip], "training.skip")
+    # Several at one step add up, as they do when a run rolls back twice to the same one.
+    skips = enumerate(pairwise(skip.at for skip in config.training.skip), start=1)
+    for number, (before, after) in skips:
+        if after < before:
+            yield f"training.skip.{number}.at", f"must not be before the one before it ({before})"
     yield from _mixtures(config)
 
 

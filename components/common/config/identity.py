@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,6 +18,8 @@ from shardline.components.common.config.schema import RunConfig
 from shardline.components.common.errors import ConfigError, UserError
 
 _SOURCES = "corpus.sources."
+#: Free keys on which the samples to come depend.
+_POLICY = ("training.stages", "training.skip")
 
 
 def identity_of(config: RunConfig) -> dict[str, Any]:
@@ -44,15 +46,7 @@ def check_identity(config: RunConfig, keys: Mapping[str, Any], *, hash: str, whe
     """
     if hash == identity_hash(config):
         return
-    # As JSON has them: the keys come from a file.
-    now = json.loads(json.dumps(identity_of(config)))
-    # Sources have names of the user's own. Any other key that is not there is one that it was too early for.
-    both = [path for path in dict.fromkeys([*keys, *now]) if path in keys or path.startswith(_SOURCES)]
-    differ = [
-        f"{path} is {_told(keys, path)} there and {_told(now, path)} here"
-        for path in both
-        if keys and _told(keys, path) != _told(now, path)
-    ]
+    differ = differing(config, keys) if keys else []
     if keys and not differ:
         return
     about = f": {'; '.join(differ)}" if differ else ""
@@ -61,6 +55,41 @@ def check_identity(config: RunConfig, keys: Mapping[str, Any], *, hash: str, whe
         where=where,
         hint="set it back, or give the new run another name",
     )
+
+
+def differing(
+    config: RunConfig, keys: Mapping[str, Any], *, but: Callable[[str], bool] = lambda path: False
+) -> list[str]:
+    """Each identity key in which `config` is not as `keys` say, with both values, as text.
+
+    Args:
+        keys: the identity keys of something that was written, by dotted path.
+        but: says which keys may differ.
+    """
+    # As JSON has them: the keys come from a file.
+    now = json.loads(json.dumps(identity_of(config)))
+    # Sources have names of the user's own. Any other key that is not there is one that it was too early for.
+    both = [path for path in dict.fromkeys([*keys, *now]) if path in keys or path.startswith(_SOURCES)]
+    return [
+        f"{path} is {_told(keys, path)} there and {_told(now, path)} here"
+        for path in both
+        if _told(keys, path) != _told(now, path) and not but(path)
+    ]
+
+
+def changes(before: RunConfig, now: RunConfig) -> dict[str, dict[str, Any]]:
+    """What `now` does otherwise than `before`, of all that the result depends on: `before` and `now` of each key."""
+    old, new = _settings(before), _settings(now)
+    return {
+        path: {"before": old.get(path), "now": new.get(path)}
+        for path in dict.fromkeys([*old, *new])
+        if old.get(path) != new.get(path)
+    }
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    leaves = _leaves(config, "")
+    return {path: value for path, role, value in leaves if role is not Role.FREE or path in _POLICY}
 
 
 def _told(keys: Mapping[str, Any], path: str) -> str:
@@ -106,4 +135,11 @@ def _leaves(section: BaseModel, prefix: str) -> Iterator[tuple[str, Role, Any]]:
         else:
             extra = field.json_schema_extra
             role = extra["x-role"] if isinstance(extra, dict) else Role.FREE.value
-            yield f"{prefix}{name}", Role(str(role)), value
+            yield f"{prefix}{name}", Role(str(role)), _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it, where it is a list of sections."""
+    if isinstance(value, list):
+        return [item.model_dump(mode="json") if isinstance(item, BaseModel) else item for item in value]
+    return value

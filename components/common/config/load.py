@@ -52,15 +52,23 @@ def load(path: str, *, overrides: Iterable[str] = (), root: str | None = None) -
         UserError: the file is not there, is a folder or is not UTF-8.
         ConfigError: it is not YAML, or a key is wrong.
     """
+    return parse(text_of(path), source=path, overrides=overrides, root=root)
+
+
+def text_of(path: str) -> str:
+    """What is in the file at `path`.
+
+    Raises:
+        UserError: it is not there, is a folder or is not UTF-8.
+    """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError("is not a UTF-8 text file", where=path, hint="pass the run config, a YAML file") from error
     except IsADirectoryError as error:
         raise UserError("is a folder", where=path, hint="name a YAML file") from error
     except OSError as error:
         raise from_os_error(error, path) from error
-    return parse(text, source=path, overrides=overrides, root=root)
 
 
 def parse(
@@ -76,17 +84,26 @@ def parse(
     Args:
         ignore_environment: take the storage root from the text even where SHARDLINE_ROOT is set.
     """
-    tree, sources = _read_yaml(text, source)
+    tree, sources = read_tree(text, source)
     if not ignore_environment:
         _apply_root(tree, sources, root)
     for override in overrides:
-        _apply_override(tree, sources, override)
-    try:
-        config = RunConfig.model_validate(tree)
-    except ValidationError as error:
-        raise ConfigError(list(dict.fromkeys(_message(e, tree, sources, source) for e in error.errors()))) from None
+        apply_override(tree, sources, override)
+    config = validate(tree, sources, source)
     check_rules(config, sources=sources, source=source)
     return Loaded(config, sources, source)
+
+
+def validate(tree: dict[str, Any], sources: dict[str, str], source: str) -> RunConfig:
+    """The config of what was read, each key valid by itself.
+
+    Raises:
+        ConfigError: with a message for each key that is wrong.
+    """
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(list(dict.fromkeys(_message(e, tree, sources, source) for e in error.errors()))) from None
 
 
 def check_rules(config: RunConfig, *, sources: dict[str, str], source: str) -> None:
@@ -128,7 +145,12 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _read_yaml(text: str, source: str) -> tuple[dict[str, Any], dict[str, str]]:
+def read_tree(text: str, source: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The mapping in a YAML text, and where each of its keys is.
+
+    Raises:
+        ConfigError: it is not YAML, or no mapping.
+    """
     try:
         node = yaml.compose(text, Loader=_Loader)
         tree = yaml.load(text, Loader=_Loader)
@@ -162,7 +184,12 @@ def _apply_root(tree: dict[str, Any], sources: dict[str, str], root: str | None)
         tree["storage"], sources["storage"] = value, ROOT_VARIABLE
 
 
-def _apply_override(tree: dict[str, Any], sources: dict[str, str], override: str) -> None:
+def apply_override(tree: dict[str, Any], sources: dict[str, str], override: str) -> None:
+    """Replace the key in `tree` that a `--set` text names.
+
+    Raises:
+        ConfigError: it is none, or its key lies below something that is not a mapping.
+    """
     key, separator, value = override.partition("=")
     parts = key.strip().split(".")
     if not separator or not all(parts):

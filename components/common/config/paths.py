@@ -27,6 +27,9 @@ def local_paths(config: RunConfig) -> dict[str, str]:
         named["tokenizer.url"] = config.tokenizer.url
     if config.model.url is not None:
         named["model.url"] = config.model.url
+    # Without a slash it is the name of a run.
+    parents = enumerate(config.training.start)
+    named |= {f"training.start.{index}.run": parent.run for index, parent in parents if "/" in parent.run}
     return {key: url for key, url in named.items() if is_local(url)}
 
 
@@ -70,7 +73,12 @@ def absolute(config: RunConfig) -> RunConfig:
     if cache.folder != "auto":
         cache = cache.model_copy(update={"folder": _absolute(cache.folder)})
     resources = config.resources.model_copy(update={"cache": cache})
-    changes = {"corpus": corpus, "tokenizer": tokenizer, "model": model, "resources": resources}
+    start = [
+        parent.model_copy(update={"run": _absolute(parent.run)}) if "/" in parent.run else parent
+        for parent in config.training.start
+    ]
+    training = config.training.model_copy(update={"start": start})
+    changes = {"training": training, "corpus": corpus, "tokenizer": tokenizer, "model": model, "resources": resources}
     return config.model_copy(update={"storage": _absolute(config.storage), **changes})
 
 

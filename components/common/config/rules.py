@@ -36,6 +36,7 @@ def broken_rules(config: RunConfig) -> Iterator[Problem]:
     # Of a model that is yet to be read nothing is known of its sizes: the rules for them are applied once it is.
     shape = None if config.model.is_open else config.model.shape(config.tokenizer.vocab)
     yield from _start(config)
+    yield from _parents(config)
     if shape:
         yield from _model(config, shape)
     yield from _batch("training.global_batch", training.global_batch, training.microbatch)
@@ -79,6 +80,26 @@ def _start(config: RunConfig) -> Iterator[Problem]:
     if url is not None and config.tokenizer.url is None:
         rule = f"is needed beside model.url: a trained model knows its own tokens alone; set {url.rstrip('/')}"
         yield Problem("tokenizer.url", f"{rule}/tokenizer.json, if it is there")
+
+
+def _parents(config: RunConfig) -> Iterator[Problem]:
+    training = config.training
+    if not training.start:
+        return
+    if config.model.url is not None:
+        yield Problem("training.start", "can't stand beside model.url: each says where the first values come from")
+    chosen = [number for number, parent in enumerate(training.start) if parent.position]
+    if len(chosen) > 1:
+        yield Problem(f"training.start.{chosen[1]}.position", "only one of them can give step and data position")
+    steps = sorted({parent.step for parent in training.start})
+    if len(steps) > 1 and not chosen:
+        rule = (
+            f"the checkpoints are of steps {', '.join(map(str, steps))}: set position: true for the one to go on from"
+        )
+        yield Problem("training.start", rule)
+    elif training.steps < training.first_step:
+        rule = f"must be at least {training.first_step}, the steps that training.start has done"
+        yield Problem("training.steps", rule)
 
 
 def _model(config: RunConfig, shape: ModelShape) -> Iterator[Problem]:

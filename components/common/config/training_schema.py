@@ -120,6 +120,25 @@ class Profile(Section):
     """The ranks that write a trace each."""
 
 
+class Parent(Section):
+    """A checkpoint of another run, for a run to begin from."""
+
+    run: str = identity(min_length=1)
+    """The other run's folder or URL, or its name below `storage`."""
+    step: int = identity(ge=1, le=MOST_STEPS)
+    """The optimizer steps that are in the checkpoint."""
+    weight: float = identity(1.0, gt=0, le=1e9)
+    """What it counts in the mean of several checkpoints; their weights need not add up to 1."""
+    position: bool = identity(False)
+    """Whether step, data position and data policy are those of this one, where several do not agree on them."""
+    fingerprint: str | None = identity(None, pattern=r"^blake2b-[0-9a-f]{32}$")
+    """Of the checkpoint, which must then be this one."""
+
+
+def _parents(value: object) -> object:
+    return [value] if isinstance(value, dict) else value
+
+
 class Training(Section):
     steps: int = extendable(ge=1, le=MOST_STEPS)
     """Optimizer steps in all."""
@@ -130,6 +149,11 @@ class Training(Section):
     sequence: int = identity(ge=8, le=1 << 20)
     """Tokens in a sample."""
     seed: int = identity(0, ge=0, lt=1 << 63)
+    start: Annotated[list[Parent], BeforeValidator(_parents, json_schema_input_type=Parent | list[Parent])] = identity(
+        []
+    )
+    """The checkpoint that the run begins from, with its optimizer and data position, instead of initial values; of
+    several the mean."""
     precision: Literal["fp32", "bf16", "fp64", "float8"] = identity("fp32")
     """Of parameters and activations in the step; bf16 keeps fp32 master weights and reduces in fp32."""
     window: int = identity(64, ge=1, le=1 << 20)
@@ -163,6 +187,16 @@ class Training(Section):
             batch, sequence = stage.global_batch or last.global_batch, stage.sequence or last.sequence
             found.append(WholeStage(stage.at, batch, sequence, stage.mixture or last.mixture))
         return found
+
+    @property
+    def first_parent(self) -> Parent | None:
+        """The one in `start` whose step and data position the run has; None for a run of its own."""
+        return next((each for each in self.start if each.position), self.start[0] if self.start else None)
+
+    @property
+    def first_step(self) -> int:
+        """The optimizer steps that are done when the run begins."""
+        return self.first_parent.step if self.first_parent else 0
 
     @property
     def longest_sequence(self) -> int:

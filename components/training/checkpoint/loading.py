@@ -178,14 +178,3 @@ def _first_failure(error: CheckpointException, where: str) -> BaseException:
     failures = [failure for _, (failure, _trace) in sorted(error.failures.items())]
     found = next((failure for failure in failures if isinstance(failure, ShardlineError)), failures[0])
     return StorageLost(f"storage failed: {found}", where=where) if isinstance(found, OSError) else found
-
-
-def describe(record: CheckpointRecord) -> dict[str, Any]:
-    """What an event says of a checkpoint."""
-    return {
-        "step": record.step,
-        "generation": record.generation,
-        "bytes": record.bytes,
-        "files": len(record.files),
-        "position": record.state["position"],
-    }

@@ -23,8 +23,8 @@ from shardline.components.common.events import EventLog
 from shardline.components.common.peers import Peers
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
-from shardline.components.training.checkpoint.loading import describe, together
-from shardline.components.training.checkpoint.record import CheckpointRecord, decode, encode, folder_of
+from shardline.components.training.checkpoint.loading import together
+from shardline.components.training.checkpoint.record import CheckpointRecord, decode, describe, encode, folder_of
 from shardline.components.training.checkpoint.store import FileRecord, Folder
 
 #: With the number of the files that it is over: so agents, who see names alone, know what is whole.

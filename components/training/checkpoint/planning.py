@@ -62,14 +62,14 @@ def plan_save(tensors: Mapping[str, Tensor], *, prefix: str, rank: int, world: i
         plans, metadata = planner.create_global_plan(gathered)
         places: dict[MetadataIndex, Place] = {}
         for number, plan in enumerate(plans):
-            places.update(_places(plan.items, _name(prefix, number)))
+            places.update(places_of(plan.items, file_name(prefix, number)))
         index = encode(metadata, places)
     items = planner.finish_plan(_scatter(plans, world=world)).items
     return SavePlan(
-        file=_name(prefix, rank),
-        header=_header(items)[0],
+        file=file_name(prefix, rank),
+        header=header_of(items)[0],
         names=[item.index.fqn for item in items],
-        index_file=f"{prefix}-index.json",
+        index_file=index_name(prefix),
         index=index,
     )
 
@@ -91,12 +91,17 @@ def _scatter(plans: list[TorchPlan] | None, *, world: int) -> TorchPlan:
     return plan
 
 
-def _name(prefix: str, rank: int) -> str:
-    return f"{prefix}-{rank:05d}.safetensors"
+def file_name(prefix: str, number: int) -> str:
+    return f"{prefix}-{number:05d}.safetensors"
 
 
-def _places(items: list[WriteItem], file: str) -> dict[MetadataIndex, Place]:
-    header, ends = _header(items)
+def index_name(prefix: str) -> str:
+    return f"{prefix}-index.json"
+
+
+def places_of(items: list[WriteItem], file: str) -> dict[MetadataIndex, Place]:
+    """Where the chunks of `items` lie in the `file` that holds them, in this order, after `header_of` them."""
+    header, ends = header_of(items)
     first = len(header)
     begins = [0, *ends[:-1]]
     return {
@@ -105,7 +110,7 @@ def _places(items: list[WriteItem], file: str) -> dict[MetadataIndex, Place]:
     }
 
 
-def _header(items: list[WriteItem]) -> tuple[bytes, list[int]]:
+def header_of(items: list[WriteItem]) -> tuple[bytes, list[int]]:
     """The beginning of a safetensors file with the chunks of `items`, and where each one's data ends after it."""
     entries: dict[str, Any] = {}
     ends: list[int] = []

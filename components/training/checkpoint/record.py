@@ -64,6 +64,23 @@ def folder_of(step: int) -> str:
     return f"{FOLDER}/step-{step:012d}"
 
 
+def fingerprint(record: CheckpointRecord) -> str:
+    """Of all that a run which goes on from the checkpoint depends on: tensors, step and state."""
+    content = json.dumps([record.step, record.files, record.index, record.state], sort_keys=True)
+    return f"blake2b-{hashlib.blake2b(content.encode(), digest_size=16).hexdigest()}"
+
+
+def describe(record: CheckpointRecord) -> dict[str, Any]:
+    """What an event says of a checkpoint."""
+    return {
+        "step": record.step,
+        "generation": record.generation,
+        "bytes": record.bytes,
+        "files": len(record.files),
+        "position": record.state["position"],
+    }
+
+
 def encode(record: CheckpointRecord) -> bytes:
     content = asdict(record)
     return (json.dumps({**content, "check": _check(content)}, indent=1) + "\n").encode()

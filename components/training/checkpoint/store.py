@@ -162,17 +162,38 @@ class Reader(StorageReader):
         key = MetadataIndex(item.storage_index.fqn, item.storage_index.offset)
         described: Any = self._metadata.state_dict_metadata[key.fqn]
         sizes = next(chunk.sizes for chunk in described.chunks if chunk.offsets == key.offset)
-        place, dtype = self._places[key], described.properties.dtype
-        if place.bytes != prod(sizes) * dtype.itemsize:
-            raise DamagedData(f"gives {key.fqn} {place.bytes} bytes, which is not its size", where=self._index)
         if not sizes:
-            return _tensor(self._read(place.file, place.begin, place.bytes), dtype, ())
-        row = prod(sizes[1:]) * dtype.itemsize
-        first, count = item.storage_offsets[0], item.lengths[0]
-        box = _tensor(self._read(place.file, place.begin + first * row, count * row), dtype, (count, *sizes[1:]))
+            return self._rows_of(key, sizes, first=0, count=1)
+        box = self._rows_of(key, sizes, first=item.storage_offsets[0], count=item.lengths[0])
         for dimension in range(1, len(sizes)):
             box = box.narrow(dimension, item.storage_offsets[dimension], item.lengths[dimension])
         return box
+
+    def rows(self, name: str, *, first: int, count: int) -> Tensor:
+        """`count` rows of a tensor from its row `first` on, wherever its chunks lie; a number is one row."""
+        described: Any = self._metadata.state_dict_metadata[name]
+        if not described.size:
+            return self._rows_of(MetadataIndex(name, torch.Size(())), (), first=0, count=1)
+        rows = torch.empty((count, *described.size[1:]), dtype=described.properties.dtype)
+        for chunk in described.chunks:
+            begin = max(first, chunk.offsets[0])
+            end = min(first + count, chunk.offsets[0] + chunk.sizes[0])
+            if begin < end:
+                key = MetadataIndex(name, chunk.offsets)
+                part = self._rows_of(key, chunk.sizes, first=begin - chunk.offsets[0], count=end - begin)
+                sides = zip(chunk.offsets[1:], chunk.sizes[1:], strict=True)
+                rows[(slice(begin - first, end - first), *(slice(at, at + size) for at, size in sides))] = part
+        return rows
+
+    def _rows_of(self, key: MetadataIndex, sizes: Sequence[int], *, first: int, count: int) -> Tensor:
+        """Rows of one chunk, which has `sizes`; all of it where it is a number."""
+        described: Any = self._metadata.state_dict_metadata[key.fqn]
+        place, dtype = self._places[key], described.properties.dtype
+        if place.bytes != prod(sizes) * dtype.itemsize:
+            raise DamagedData(f"gives {key.fqn} {place.bytes} bytes, which is not its size", where=self._index)
+        row = prod(sizes[1:]) * dtype.itemsize
+        data = self._read(place.file, place.begin + first * row, count * row)
+        return _tensor(data, dtype, (count, *sizes[1:]) if sizes else ())
 
     def _read(self, file: str, begin: int, count: int) -> bytes:
         try:

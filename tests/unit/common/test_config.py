@@ -242,7 +242,11 @@ def test_sources_and_stages() -> None:
         ("training.mixture={a: 0, b: 1}", "training.mixture.a", "greater than 0"),
         ("corpus.urls=/c", "corpus.sources.a", "set appended: true"),
         ("corpus.sources.a.appended=true", "", ""),
-        ("training.skip=[{at: 9, batches: 1}, {at: 3, batches: 1}]", "training.skip.1.at", "later than the one before"),
+        (
+            "training.skip=[{at: 9, batches: 1}, {at: 3, batches: 1}]",
+            "training.skip.1.at",
+            "must not be before the one before it (9)",
+        ),
     ],
 )
 def test_a_data_policy_that_makes_no_sense(override: str, path: str, rule: str) -> None:
