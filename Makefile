@@ -2,9 +2,12 @@
 
 PYTHON ?= python3
 VENV := .venv/bin
+FAULTS ?= 200
+SEED ?= 0
+HISTORY ?= benchmarks/recovery/soak.jsonl
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-cluster test-images checks format manifests constraints images clean
+.PHONY: help run test test-cluster test-images soak checks format manifests constraints images clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +23,10 @@ test-images: .venv/.ready-dev ## build the container images and run them (root, 
 
 test-cluster: .venv/.ready-dev ## the tests on a Kubernetes cluster: KUBECONFIG's, else three nodes started here (root, Go)
 	@$(VENV)/python -m pytest tests/cluster $(ARGS)
+
+soak: .venv/.ready ## disturb a tiny run 200 times; FAULTS=, SEED=, HISTORY=FILE for its figures, ARGS are those of `shardline drill`
+	@OMP_NUM_THREADS=1 $(VENV)/shardline drill examples/drill.yaml --faults $(FAULTS) --every 5s --seed $(SEED) --baseline \
+		--history $(HISTORY) $(ARGS)
 
 checks: .venv/.ready-dev .typing/shardline ## lint, format, types, import contracts, constraints.txt
 	$(VENV)/ruff check

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,11 +19,14 @@ from shardline.components.common.workers import module_of
 from shardline.components.elasticity.group.agent import GroupAgent
 from shardline.components.elasticity.group.board import Board, StorageBoard
 from shardline.components.elasticity.group.forming import Size
-from shardline.components.elasticity.group.kube_board import KubernetesBoard
+from shardline.components.elasticity.group.kube_board import KubernetesBoard, group_of
+from shardline.components.elasticity.group.picture import Picture
 from shardline.components.elasticity.group.state import Member
 from shardline.components.elasticity.pod import this_pod
 from shardline.components.elasticity.processes import Processes
 from shardline.components.elasticity.snapshots.keeper import Keeper
+from shardline.components.monitoring.exposition import Standing, pod_memory
+from shardline.components.monitoring.server import serving
 from shardline.components.planning.choose import fits
 from shardline.components.sharding.step import find_dataset
 from shardline.components.training import step
@@ -31,6 +35,9 @@ from shardline.components.training import step
 _API_PATIENCE = 3.0
 #: How long a round lasts for agents that may yet come, in beats of the board.
 _SETTLE_BEATS = 8
+#: An agent whose loop does not come round for so long hangs; beside its loop a leader does the rest of the train step,
+#: and waits for storage that fails.
+_HANGS_SECONDS = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +88,39 @@ def join(loaded: Loaded, place: Place) -> None:
             timeout=config.elastic.timeout,
             grace=config.elastic.grace,
         )
-        result = agent.attend(lead)
+        with serving(
+            config.run,
+            port=config.monitoring.worker_port,
+            standing=lambda: _standing(agent.picture, config, place),
+            patience=max(_HANGS_SECONDS, 2 * config.elastic.timeout),
+        ):
+            result = agent.attend(lead)
     if result["exit_code"]:
         error = from_record(result)
         # All agents agree that it is over.
         if place.brought_back and error.exit_code not in FINAL_EXIT_CODES:
             error.exit_code = EXIT_ENVIRONMENT
         raise error
+
+
+def _standing(picture: Picture, config: RunConfig, place: Place) -> Standing:
+    """What is shown of an agent."""
+    state, used_and_limit = picture.state, pod_memory()
+    running = state is not None and state.phase == "running"
+    return Standing(
+        role=picture.role,
+        round=state.round if state else 0,
+        generation=state.generation if state and running else 0,
+        world=state.world if state and running else 0,
+        least=place.least * place.processes,
+        # Those that another leader made are its own to tell.
+        restarts=picture.restarts if picture.role == "leader" else None,
+        most_restarts=config.elastic.max_restarts,
+        silent=time.monotonic() - picture.looked,
+        ready=picture.reads and state is not None,
+        memory_used=used_and_limit[0],
+        memory_limit=used_and_limit[1],
+    )
 
 
 def on_machine(config: RunConfig, *, least: int, most: int, count: int | None, group: str, host: str | None) -> Place:
@@ -121,7 +154,7 @@ def in_pod(config: RunConfig) -> Place:
     owner = pod.controller or pod.reference
     workers = config.kubernetes.workers
     return Place(
-        board=KubernetesBoard(client, group=f"{owner['name']}-{owner['uid'][:8]}", pod=pod),
+        board=KubernetesBoard(client, group=group_of(owner), pod=pod),
         id=f"{pod.name.removeprefix(owner['name'] + '-')}-{pod.uid[:8]}",
         host=os.environ.get("POD_IP") or _address(),
         node=os.environ.get("NODE_NAME", ""),

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """How a worker process ended; a negative `exit_code` is the signal that ended it."""
+    """How a worker process ended; a negative `exit_code` is the signal that ended it.
+
+    `pid` is 0 where it was not known yet.
+    """
 
     rank: int
     pid: int
     exit_code: int
 
     def __str__(self) -> str:
-        who = f"rank {self.rank} (process {self.pid})"
+        who = f"rank {self.rank} (process {self.pid})" if self.pid else f"rank {self.rank}"
         if self.exit_code >= 0:
             return f"{who} ended with exit code {self.exit_code}"
         number = -self.exit_code

@@ -1,8 +1,8 @@
 """A process that has imported what workers need, and makes them by forking itself: in hundredths of a second.
 
 Started by `Processes`, an agent's side of it, with one socket between them. Lines of JSON come in: `start`, with the
-workers' descriptions and the environment that they get, and `signal`, for all workers that run. Lines go out: for each
-worker that it has `started`, and that has `ended`. It ends with the agent, and the workers end with it.
+workers' descriptions and the environment that they get, and `signal`, for all workers that run. Lines go out: that it
+is `ready`, and for each worker that it has `started`, and that has `ended`. It ends with the agent, and the workers end with it.
 
 It starts no thread and touches no device, as neither outlives a fork.
 """
@@ -58,6 +58,7 @@ class Server:
 
     def serve(self) -> dict[str, Any] | None:
         """Do as the agent asks until it is gone: None. In a new worker: returns at once, with its description."""
+        self._say(ready=True)
         waited: list[socket.socket | int] = [self._channel, self._woken]
         with self._signals_held():
             while True:

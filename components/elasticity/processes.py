@@ -32,10 +32,11 @@ class Processes:
 
     Attributes:
         generation: theirs; 0 when there are none.
+        ready: whether the server has imported what it is to, so that workers begin at once.
     """
 
     def __init__(self, *, module: str, url: str, memory: Path | None = None) -> None:
-        self.generation = 0
+        self.generation, self.ready = 0, False
         self._memory = memory
         self._arguments = (module, url)
         self._server: subprocess.Popen[bytes] | None = None
@@ -115,6 +116,7 @@ class Processes:
             self._server.kill()
             self._server.wait()
         self._server = self._channel = None
+        self.ready = False
         self._note_the_rest()
 
     def _signal(self, number: signal.Signals, *, patience: float) -> bool:
@@ -149,7 +151,9 @@ class Processes:
             self._note(json.loads(line))
 
     def _note(self, message: dict[str, int]) -> None:
-        if "started" in message:
+        if "ready" in message:
+            self.ready = True
+        elif "started" in message:
             self._running[message["started"]] = message["pid"]
         else:
             self._running.pop(message["ended"], None)

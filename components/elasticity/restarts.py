@@ -32,6 +32,10 @@ class Restarts:
         self._job, self._run, self._lease, self._events = job, run, lease, events
         self._most = self._left = most
 
+    @property
+    def used(self) -> int:
+        return self._most - self._left
+
     def after(
         self, generation: int, *, ends: Sequence[End], gone: Sequence[str] = (), snapshot: int | None = None
     ) -> bool:

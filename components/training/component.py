@@ -26,5 +26,7 @@ def train(
             task.publish(checkpoint, step.outcome(loaded.config))
         else:
             from shardline.components.elasticity.local import local_agent
+            from shardline.components.monitoring.server import serving_local
 
-            task.publish(checkpoint, step.run(loaded.config, agent=local_agent(loaded.config)))
+            with serving_local(loaded.config):
+                task.publish(checkpoint, step.run(loaded.config, agent=local_agent(loaded.config)))

@@ -1,7 +1,7 @@
 """The worker's memory: when Python's garbage is collected, and how much was used at most.
 
-Called by `worker`. Python collects garbage when it likes, for tens of milliseconds, and while one rank does so all wait
-for it; here all ranks collect after the same steps, as torchtitan does.
+Called by `worker` and `recorder`. Python collects garbage when it likes, for tens of milliseconds, and while one rank
+does so all wait for it; here all ranks collect after the same steps, as torchtitan does.
 """
 
 from __future__ import annotations
@@ -40,13 +40,23 @@ def collected(*, every: int) -> Iterator[Collection]:
             gc.enable()
 
 
-def peaks() -> list[dict[str, int]]:
-    """For each rank the most bytes it had: `host`, resident, and `device`, allocated (0 without one). Collective."""
+def held(device: torch.device) -> dict[str, int]:
+    """The most bytes that this process had, as fields of `Vitals`. For any thread; the device is not waited for."""
     # Linux counts in KiB, macOS in bytes.
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    on_device = torch.cuda.is_available() and dist.get_backend() == "nccl"
-    device = torch.cuda.max_memory_allocated() if on_device else 0
-    mine = torch.tensor([host, device], device="cuda" if on_device else "cpu")
+    if device.type != "cuda":
+        return {"host_bytes": host}
+    return {
+        "host_bytes": host,
+        "device_bytes": torch.cuda.max_memory_allocated(device),
+        "device_limit": torch.cuda.get_device_properties(device).total_memory,
+    }
+
+
+def peaks(device: torch.device) -> list[dict[str, int]]:
+    """For each rank the most bytes it had: `host`, resident, and `device`, allocated (0 without one). Collective."""
+    own = held(device)
+    mine = torch.tensor([own["host_bytes"], own.get("device_bytes", 0)], device=device)
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     return [{"host": int(rank[0]), "device": int(rank[1])} for rank in everyone]

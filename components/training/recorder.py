@@ -1,12 +1,13 @@
 """What one rank of a training run writes into the run folder.
 
 Called by `worker`. The rank that computes the losses of a data-parallel slice records its samples; rank 0 writes
-metrics, events and the status.
+metrics, events and the status, and every rank its vitals.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -14,8 +15,11 @@ from shardline.components.common.config import RunConfig
 from shardline.components.common.events import EventLog
 from shardline.components.common.status import StatusWriter
 from shardline.components.common.streams import StreamWriter
+from shardline.components.common.vitals import VitalsWriter, seconds_of
 from shardline.components.common.workers import WorkerContext
 from shardline.components.sharding.batch import Batch
+from shardline.components.training.checkpoint.record import CheckpointRecord
+from shardline.components.training.memory import held
 from shardline.components.training.session import Session, StepResult
 
 
@@ -34,10 +38,23 @@ class Recorder:
         self._samples: StreamWriter | None = None
         self._metrics: StreamWriter | None = None
         self._status: StatusWriter | None = None
+        self._skipped = 0
+        device, leads = session.parts.device, context.rank == 0
+        self._vitals = VitalsWriter(
+            memory=lambda: held(device),
+            generation=context.generation,
+            rank=context.rank,
+            world=context.world,
+            started=time.time(),
+            steps=config.training.steps,
+            checkpoint_step=0 if leads else None,
+            checkpoint_every=config.training.checkpoint.every if leads else None,
+        )
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Recorder:
         context = self._context
+        self._open.enter_context(self._vitals)
         if self._records_samples:
             self._samples = self._open.enter_context(self._stream("samples"))
         if context.rank == 0:
@@ -92,6 +109,10 @@ class Recorder:
         # A running mean over about twenty steps: what the progress bar shows should not jitter.
         self._rate = rate if not self._rate else 0.95 * self._rate + 0.05 * rate
         training, done = self._config.training, step + 1
+        self._skipped += not result.updated
+        self._vitals.set(
+            step=done, loss=result.loss, tokens_per_second=self._rate, finished=time.time(), skipped=self._skipped
+        )
         if self._metrics and (done % self._config.monitoring.log_every == 0 or done == training.steps):
             self._metrics.append(
                 "train",
@@ -125,6 +146,11 @@ class Recorder:
                 microbatch = turn * self._layout.dp + self._dp_rank
                 data = {"step": step, "microbatch": microbatch, "dp_rank": self._dp_rank, "indices": indices}
                 stream.append("samples", data)
+
+    def checkpointed(self, record: CheckpointRecord) -> None:
+        """Take note of the newest checkpoint, on rank 0."""
+        if self._context.rank == 0:
+            self._vitals.set(checkpoint_step=record.step, checkpoint_time=seconds_of(record.time))
 
     def flush(self) -> None:
         """Put out all that was recorded: it must be there before a checkpoint that holds its steps is."""

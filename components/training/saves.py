@@ -203,6 +203,7 @@ class Saves:
         if events is None:
             return
         record = saved.record
+        self._recorder.checkpointed(record)
         final = record.step >= settings.steps
         data = {**describe(record), "seconds": round(saved.seconds, 3), "blocked_seconds": round(saved.blocked, 6)}
         due = f"every {self._every} steps" if record.step % self._every == 0 else "training was asked to end"

@@ -116,7 +116,7 @@ def _train(context: WorkerContext, *, config: RunConfig, data: Dataset, session:
                 snapshot=bool(result.request & SNAPSHOT),
             )
         saves.finish(done, counters=counters, recent=watch.recent)
-        used = peaks()
+        used = peaks(session.parts.device)
         if recorder.events:
             recorder.events.emit("memory.peak", {"ranks": used})
 
@@ -143,6 +143,7 @@ def _resume(
             _begin(config, session=session, recorder=recorder)
             return 0, 0, dict.fromkeys(COUNTERS, 0), []
         saved = record.step
+        recorder.checkpointed(record)
         if recorder.events:
             recorder.events.emit("checkpoint.loaded", describe(record), reason="the newest that is whole")
     counters = {name: record.state[name] for name in COUNTERS}

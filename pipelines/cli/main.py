@@ -17,6 +17,7 @@ from shardline.pipelines.cli import (
     config,
     control,
     data,
+    drill,
     evaluate,
     fork,
     plan,
@@ -61,6 +62,7 @@ app.command()(control.profile)
 app.command()(replay.replay)
 app.command()(fork.fork)
 app.command()(fork.merge)
+app.command()(drill.drill)
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(data.app, name="data")

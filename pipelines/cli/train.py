@@ -14,10 +14,12 @@ def train(config: ConfigPath, overrides: Overrides = None, root: Root = None, as
     loaded = read_config(config, overrides=overrides, root=root)
 
     from shardline.components.elasticity.local import local_agent
+    from shardline.components.monitoring.server import serving_local
     from shardline.components.training import step
     from shardline.pipelines import results
     from shardline.pipelines.cli.stepping import run_step
 
-    agent = local_agent(loaded.config)
-    result = run_step("train", loaded, lambda: step.run(loaded.config, agent=agent, sources=loaded.sources))
+    with serving_local(loaded.config):
+        agent = local_agent(loaded.config)
+        result = run_step("train", loaded, lambda: step.run(loaded.config, agent=agent, sources=loaded.sources))
     print_json(result) if as_json else print_table(results.training(result))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Annotated
 
 import typer
 
+from shardline.components.common.processes import PARENT_VARIABLE, die_with_parent
 from shardline.pipelines.cli.options import ConfigPath, Overrides, Root, read_config
 
 
@@ -35,6 +37,8 @@ def worker(
     In a pod of a job that `shardline render` made, CONFIG is all it needs.
     """
     least, most = _bounds(agents)
+    if PARENT_VARIABLE in os.environ:
+        die_with_parent()
     loaded = read_config(config, overrides=overrides, root=root)
 
     from shardline.components.common.errors import UserError

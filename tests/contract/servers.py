@@ -88,6 +88,33 @@ def _jars(name: str) -> Path:
     return folder
 
 
+def promtool() -> str:
+    """Prometheus' tool for rules; beside it is Prometheus itself."""
+    for name in ("prometheus", "promtool"):
+        if shutil.which(name) is None:
+            lacking(f"{name}: this needs Prometheus (prometheus)")
+    return "promtool"
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path, config: str) -> Iterator[str]:
+    """Prometheus with its data in `folder`; gives its address."""
+    promtool()
+    (folder / "prometheus.yaml").write_text(config, encoding="utf-8")
+    address = f"127.0.0.1:{free_port()}"
+    command = [
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={address}",
+    ]
+    with open(folder / "prometheus.log", "wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    with ended(process):
+        answering(f"http://{address}/-/ready", process, well=True)
+        yield f"http://{address}"
+
+
 def lacking(what: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(what)
@@ -100,15 +127,18 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def answering(url: str, process: subprocess.Popen[bytes] | None) -> str:
-    """`url`, once a server answers there, whatever it answers."""
+def answering(url: str, process: subprocess.Popen[bytes] | None, *, well: bool = False) -> str:
+    """`url`, once a server answers there: whatever it answers, or no error if it has to be `well`."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and (process is None or process.poll() is None):
         try:
             with urllib.request.urlopen(url, timeout=5):
                 return url
-        except urllib.error.HTTPError:
-            return url
+        except urllib.error.HTTPError as error:
+            error.close()
+            if not well:
+                return url
+            time.sleep(0.1)
         except OSError:
             time.sleep(0.1)
     pytest.fail(f"no server at {url}")

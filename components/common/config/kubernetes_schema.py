@@ -165,6 +165,9 @@ class Kubernetes(Section):
     queue: Label | None = free(None)
     """A LocalQueue of Kueue; the number of workers is then fixed."""
     scheduler: Scheduler = free(Scheduler())
+    pod_monitor: dict[Key, LabelValue] | None = free(None)
+    """The labels of a PodMonitor for the Prometheus Operator, such as those by which the cluster's Prometheus picks its
+    own ({release: prometheus}), or {}; null makes none."""
     patch: list[Patch] = free([])
     """Changes to the finished objects, for what no key here covers."""
 

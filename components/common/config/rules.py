@@ -59,6 +59,11 @@ def broken_rules(config: RunConfig) -> Iterator[Problem]:
             yield from _world(training.layout, processes)
     if "://" in config.resources.cache.folder:
         yield Problem("resources.cache.folder", "must be a folder of the node, not a URL")
+    port = config.monitoring.worker_port
+    if port and not 1024 <= port <= 65535:
+        yield Problem("monitoring.port", "must be from 1024 to 65535, or auto, or 0 for none")
+    if not port and config.kubernetes.pod_monitor is not None:
+        yield Problem("monitoring.port", "must not be 0 with kubernetes.pod_monitor: there is nothing to scrape")
     if config.storage.endswith("://"):
         yield Problem("storage", "must name a folder or a bucket after the scheme")
     for path, rule in broken_data_rules(config, shape):

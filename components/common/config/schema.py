@@ -20,6 +20,7 @@ from shardline.components.common.config.kubeflow_schema import Kubeflow
 from shardline.components.common.config.kubernetes_schema import Kubernetes
 from shardline.components.common.config.presets import PRESETS, ModelShape, RopeScaling
 from shardline.components.common.config.training_schema import Training
+from shardline.components.common.series import DEFAULT_PORT
 
 PresetName = Literal["tiny", "small", "125m", "1b", "llama3-8b", "llama3-70b", "llama3-405b"]
 
@@ -128,6 +129,19 @@ class Monitoring(Section):
     """Optimizer steps between two metric lines."""
     flush_seconds: float = free(5.0, gt=0, le=3600)
     """The longest time that an event or a metric stays in memory."""
+    port: int | Literal["auto"] = free("auto")
+    """The port at which agents serve metrics for Prometheus, and their health: `auto` is 9464 for `shardline worker`
+    and none for `run` and `train`; 0 is none. Where it is in use, another one is taken."""
+
+    @property
+    def worker_port(self) -> int:
+        """That of `shardline worker`."""
+        return DEFAULT_PORT if self.port == "auto" else self.port
+
+    @property
+    def local_port(self) -> int:
+        """That of `run` and `train`."""
+        return 0 if self.port == "auto" else self.port
 
 
 class Cache(Section):

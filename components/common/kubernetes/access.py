@@ -48,6 +48,7 @@ ROLES: dict[str, tuple[Rule, ...]] = {
         Rule("kubeflow.org", ("pytorchjobs",), _KEEP),
         Rule("batch", ("jobs",), (*_READ, "create", "patch", "delete")),
         Rule("policy", ("poddisruptionbudgets",), (*_READ, "create", "patch", "delete")),
+        Rule("monitoring.coreos.com", ("podmonitors",), ("get", "create", "patch")),
         *_MEETING,
         *_LOOKING,
     ),

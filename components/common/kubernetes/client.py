@@ -138,6 +138,21 @@ class Client:
             body["gracePeriodSeconds"] = grace
         return self._found(request, lambda: self._call(request, "DELETE", body=body, query=_dry(dry_run))) is not None
 
+    def evict(self, pod: str, *, namespace: str | None = None, uid: str | None = None) -> bool:
+        """Ask a pod to go as a drain of its node does, within its grace; False when it was not there.
+
+        Args:
+            uid: only this very pod, not a later one of its name.
+
+        Raises:
+            ClusterLost: its disruption budget did not allow it for as long as the client has patience.
+        """
+        request = self._request("create", "Pod", pod, namespace, "eviction")
+        body: Manifest = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+        if uid is not None:
+            body["deleteOptions"] = {"preconditions": {"uid": uid}}
+        return self._found(request, lambda: self._call(request, "POST", body=body)) is not None
+
     def watch(
         self,
         kind: str,

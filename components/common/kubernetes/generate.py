@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from shardline.components.common.config import Loaded, parse
-from shardline.components.common.kubernetes import extras, jobs
+from shardline.components.common.kubernetes import alerts, dashboard, extras, jobs, monitoring
 from shardline.components.common.kubernetes.access import access
 from shardline.components.common.kubernetes.documents import to_yaml
 from shardline.components.common.kubernetes.objects import Manifest
@@ -34,6 +34,10 @@ def manifests(loaded: Loaded) -> dict[str, list[Manifest]]:
         "base/priority-class.yaml": [extras.priority_class()],
         "base/network-policy.yaml": [extras.network_policy(name)],
         "components/network-policy/egress.yaml": [extras.egress_policy(name)],
+        "components/monitoring/pod-monitor.yaml": [monitoring.pod_monitor_of_all(name)],
+        "components/monitoring/network-policy.yaml": [monitoring.scrape_policy(name)],
+        "components/monitoring/rules.yaml": [alerts.prometheus_rule(name)],
+        "components/monitoring/dashboard.yaml": [dashboard.config_map(name)],
         "jobs/recurring.yaml": [config_map(config), jobs.recurring(config, schedule=_SCHEDULE)],
     }
     for part in PARTS:

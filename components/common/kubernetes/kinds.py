@@ -40,7 +40,9 @@ _KINDS = (
     Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
     Kind("Pod", "v1", "pods"),
     Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
+    Kind("PodMonitor", "monitoring.coreos.com/v1", "podmonitors"),
     Kind("PriorityClass", "scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
+    Kind("PrometheusRule", "monitoring.coreos.com/v1", "prometheusrules"),
     Kind("PyTorchJob", "kubeflow.org/v1", "pytorchjobs"),
     Kind("Role", "rbac.authorization.k8s.io/v1", "roles"),
     Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings"),
@@ -58,6 +60,8 @@ INSTALLS = {
     "trainer.kubeflow.org": "Kubeflow Trainer v2 with `kubectl apply --server-side -k "
     "github.com/kubeflow/trainer/manifests/overlays/manager?ref=v2.1.0`",
     "argoproj.io": "Kubeflow Pipelines",
+    "monitoring.coreos.com": "the Prometheus Operator (kube-prometheus-stack brings it), or leave "
+    "kubernetes.pod_monitor out",
 }
 
 

@@ -91,10 +91,36 @@ def config_volume(name: str, path: str, *, config_map: str) -> Volume:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """What the kubelet asks a container over HTTP, and how long it bears with no good answer.
+
+    Args:
+        port: the name of one of the container's ports.
+        period, timeout: seconds; failures: in a row.
+    """
+
+    path: str
+    port: str
+    period: int
+    failures: int
+    timeout: int = 10
+
+    def manifest(self) -> Manifest:
+        return {
+            "httpGet": {"path": self.path, "port": self.port},
+            "periodSeconds": self.period,
+            "timeoutSeconds": self.timeout,
+            "failureThreshold": self.failures,
+        }
+
+
+@dataclass(frozen=True)
 class Container:
     """A container that is not root, gains no rights, and writes to its volumes alone.
 
     Args:
+        ports: by their names.
+        probes: by their kinds: startup, liveness, readiness.
         fields: variables that tell it of its pod, by the path of a field, beside those that every container has.
         env: plain variables.
         secrets: for each Secret the keys that become variables; none is all of them.
@@ -108,6 +134,8 @@ class Container:
     fields: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict)
+    probes: Mapping[str, Probe] = field(default_factory=dict)
 
     def manifest(self) -> Manifest:
         whole = [{"secretRef": {"name": name}} for name, keys in self.secrets.items() if not keys]
@@ -119,6 +147,8 @@ class Container:
             "workingDir": "/tmp",
             "env": self._variables(),
             **_filled(envFrom=whole),
+            **_filled(ports=[{"name": name, "containerPort": port} for name, port in self.ports.items()]),
+            **{f"{kind}Probe": probe.manifest() for kind, probe in self.probes.items()},
             "resources": self.resources.manifest(),
             "volumeMounts": [volume.mount() for volume in self.volumes],
             # What a process printed last is then in the status of the pod, which outlives its log.

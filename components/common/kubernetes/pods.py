@@ -16,12 +16,14 @@ from shardline.components.common.kubernetes.objects import (
     Manifest,
     Meta,
     Pod,
+    Probe,
     Resources,
     Volume,
     config_volume,
     disk_volume,
     memory_volume,
 )
+from shardline.components.common.series import PORT_NAME
 
 CONFIG_FOLDER = "/etc/shardline"
 CONFIG_PATH = f"{CONFIG_FOLDER}/config.yaml"
@@ -30,6 +32,13 @@ WORKER = "worker"
 WORKER_CONTAINER = "pytorch"
 #: In bytes: what the API server takes of a ConfigMap, with room for the rest of the object.
 _LARGEST_CONFIG = (1 << 20) - (1 << 12)
+#: Of an agent, whatever its workers are at. It may take ten minutes to begin (an image whose files are read for the
+#: first time, an API server that is away), and five without an answer: workers that compile leave it little of the CPU.
+_PROBES = {
+    "startup": Probe("/healthz", PORT_NAME, period=5, failures=120),
+    "liveness": Probe("/healthz", PORT_NAME, period=30, failures=10),
+    "readiness": Probe("/readyz", PORT_NAME, period=10, failures=3),
+}
 #: The report reads what a run recorded; it takes no more for a larger model.
 _REPORT = Resources("500m", "1Gi")
 
@@ -90,6 +99,7 @@ def worker_pod(config: RunConfig, *, container: str = WORKER_CONTAINER, restart:
         restart=restart,
         api=True,
         apart=True,
+        port=config.monitoring.worker_port,
     )
 
 
@@ -132,6 +142,7 @@ def _pod(
     restart: str | None = "Never",
     api: bool = False,
     apart: bool = False,
+    port: int = 0,
 ) -> Pod:
     section = config.kubernetes
     volumes: list[Volume] = [
@@ -154,6 +165,8 @@ def _pod(
             # Each process has its own threads already: one a process, unless the config says otherwise.
             env={"HOME": "/tmp", "OMP_NUM_THREADS": "1", **section.env},
             secrets={name: tuple(keys) for name, keys in section.secrets.items()},
+            ports={PORT_NAME: port} if port else {},
+            probes=_PROBES if port else {},
         ),
         labels=labels(config.run, component),
         service_account=service_account,

@@ -69,7 +69,7 @@ class Request:
     @property
     def path(self) -> str:
         """Where it is asked for."""
-        of_all = self.verb in ("list", "watch", "create")
+        of_all = self.verb in ("list", "watch") or (self.verb == "create" and self.part is None)
         return self.kind.path(self.namespace, None if of_all else self.name, part=self.part)
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from shardline.components.common.config import Loaded, RunConfig, refuse_relative
-from shardline.components.common.kubernetes import access, extras, jobs, names, patches
+from shardline.components.common.kubernetes import access, extras, jobs, monitoring, names, patches
 from shardline.components.common.kubernetes.objects import Manifest
 from shardline.components.common.kubernetes.pods import config_map
 from shardline.components.common.kubernetes.pytorchjob import pytorchjob
@@ -52,7 +52,8 @@ def _objects(config: RunConfig, part: Part, *, kind: Kind) -> list[Manifest]:
         return [jobs.merge_job(config)] if config.kubernetes.sharding.parts > 1 else []
     if part == "train":
         train = trainjob(config) if kind == "trainjob" else [pytorchjob(config)]
-        return [extras.disruption_budget(config), *train]
+        monitor = [] if config.kubernetes.pod_monitor is None else [monitoring.pod_monitor(config)]
+        return [extras.disruption_budget(config), *monitor, *train]
     return [jobs.evaluate_job(config) if part == "evaluate" else jobs.report_job(config)]
 
 

@@ -36,6 +36,7 @@ from shardline.components.elasticity.ends import End
 from shardline.components.elasticity.group import forming
 from shardline.components.elasticity.group.board import Board
 from shardline.components.elasticity.group.leaving import Leaving
+from shardline.components.elasticity.group.picture import Picture
 from shardline.components.elasticity.group.presence import Presence
 from shardline.components.elasticity.group.state import Member, State
 from shardline.components.elasticity.processes import Processes
@@ -83,6 +84,19 @@ class GroupAgent:
         self._pulse = forming.Pulse(silence=board.silence_seconds)
         self._unread_since: float | None = None
         self._known: tuple[State | None, object, list[Member]] = (None, None, [])
+        self._restarts: Restarts | None = None
+        self._looked = time.monotonic()
+
+    @property
+    def picture(self) -> Picture:
+        """How the group looks from here; for any thread."""
+        return Picture(
+            id=self._id,
+            state=self._known[0],
+            restarts=self._restarts.used if self._restarts else 0,
+            looked=self._looked,
+            reads=self._unread_since is None,
+        )
 
     @property
     def _id(self) -> str:
@@ -134,6 +148,7 @@ class GroupAgent:
 
     def _look(self) -> tuple[State | None, object, list[Member]]:
         """The state, and the members that live. While the board fails, as they were."""
+        self._looked = time.monotonic()
         try:
             state, version = self._board.state()
             living = self._pulse.living(self._board.members(), now=time.monotonic())
@@ -158,7 +173,10 @@ class GroupAgent:
             self._presence.tell(leaving=True)
         if first_rank is None:
             processes.stop(patience=_LOST_SECONDS)
-            self._presence.tell(round=state.round, generation=0, ends=())
+            processes.warm()
+            # Who has yet to import torch would keep the others waiting in their first meeting.
+            seen = state.round if processes.ready else member.round
+            self._presence.tell(round=seen, generation=0, ends=())
         elif processes.generation != state.generation:
             processes.start(state.job, count=member.processes, first_rank=first_rank, world=state.world)
         if processes.generation:
@@ -209,7 +227,7 @@ class GroupAgent:
 
     def run(self, job: Job, *, run: Storage, lease: Lease, events: EventLog) -> None:
         """As `Agent.run`; for the agent that leads."""
-        restarts = Restarts(job.name, run=run, lease=lease, events=events, most=self._max_restarts)
+        self._restarts = restarts = Restarts(job.name, run=run, lease=lease, events=events, most=self._max_restarts)
         self._change(fence=lease.fence)
         while True:
             state, store = self._form(job, run=run, lease=lease)

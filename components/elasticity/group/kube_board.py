@@ -9,6 +9,7 @@ Errors: as the client's.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from shardline.components.common.errors import DamagedData
@@ -22,6 +23,24 @@ from shardline.components.elasticity.pod import Pod
 GROUP_LABEL = "shardline.io/group"
 _MEMBER = "shardline.io/member"
 _STATE = "state"
+
+
+def group_of(owner: Mapping[str, Any]) -> str:
+    """The group of the agents in the pods of `owner`, by its `name` and `uid`."""
+    return f"{owner['name']}-{owner['uid'][:8]}"
+
+
+def read_state(client: Client, group: str) -> tuple[State | None, Version]:
+    """As `Board.state`; for those, too, who are no member."""
+    found = client.get("ConfigMap", group)
+    if found is None:
+        return None, None
+    try:
+        return State.from_json(json.loads(found["data"][_STATE])), found["metadata"]["resourceVersion"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedData(
+            "is not a group's state", where=f"ConfigMap {group}", hint="delete it and apply the job again"
+        ) from error
 
 
 class KubernetesBoard:
@@ -41,15 +60,7 @@ class KubernetesBoard:
         self._pod = pod
 
     def state(self) -> tuple[State | None, Version]:
-        found = self._client.get("ConfigMap", self._group)
-        if found is None:
-            return None, None
-        try:
-            return State.from_json(json.loads(found["data"][_STATE])), found["metadata"]["resourceVersion"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise DamagedData(
-                "is not a group's state", where=f"ConfigMap {self._group}", hint="delete it and apply the job again"
-            ) from error
+        return read_state(self._client, self._group)
 
     def swap(self, version: Version, state: State) -> bool:
         metadata = {"name": self._group, **self._belonging(self._pod.controller or self._pod.reference)}

@@ -114,7 +114,8 @@ def test_what_is_asked_for(server: Server, client: Client) -> None:
     client.patch("PyTorchJob", "try", {"spec": None}, part="status")
     client.delete("Pod", "p", uid="1-2", grace=0)
     client.get("Namespace", "team")
-    create, apply, patch, delete, get = server.requests
+    client.evict("p", uid="1-2")
+    create, apply, patch, delete, get, evict = server.requests
     assert (create["method"], create["path"]) == ("POST", "/api/v1/namespaces/team/configmaps")
     assert (create["body"], create["token"]) == (CONFIG_MAP, "Bearer s3cret")
     assert apply["path"] == "/apis/kubeflow.org/v1/namespaces/other/pytorchjobs/try"
@@ -127,6 +128,9 @@ def test_what_is_asked_for(server: Server, client: Client) -> None:
     assert (delete["method"], delete["path"]) == ("DELETE", "/api/v1/namespaces/team/pods/p")
     assert delete["body"]["preconditions"] == {"uid": "1-2"} and delete["body"]["gracePeriodSeconds"] == 0
     assert get["path"] == "/api/v1/namespaces/team"
+    assert (evict["method"], evict["path"]) == ("POST", "/api/v1/namespaces/team/pods/p/eviction")
+    assert (evict["body"]["kind"], evict["body"]["metadata"]) == ("Eviction", {"name": "p"})
+    assert evict["body"]["deleteOptions"] == {"preconditions": {"uid": "1-2"}}
 
 
 def test_a_list_says_of_each_object_what_it_is(server: Server, client: Client) -> None:

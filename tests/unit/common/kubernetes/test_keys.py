@@ -56,6 +56,7 @@ def test_everything_can_be_set() -> None:
         (["grace=60"], "grace", "must be above elastic.grace (60)"),
         (["user=0"], "user", "greater than or equal to 1"),
         (["patch=[{kind: Job, patch: {}}]"], "patch.0.patch", "at least 1 item"),
+        (["pod_monitor={release: a b}"], "pod_monitor", "a label's value"),
         (["workers.replica=1"], "workers.replica", "did you mean kubernetes.workers.replicas"),
     ],
 )
