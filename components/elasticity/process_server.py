@@ -2,7 +2,8 @@
 
 Started by `Processes`, an agent's side of it, with one socket between them. Lines of JSON come in: `start`, with the
 workers' descriptions and the environment that they get, and `signal`, for all workers that run. Lines go out: that it
-is `ready`, and for each worker that it has `started`, and that has `ended`. It ends with the agent, and the workers end with it.
+is `ready`, and for each worker that it has `started`, and that has `ended`. It ends with the agent, and the workers end
+with it.
 
 It starts no thread and touches no device, as neither outlives a fork.
 """
