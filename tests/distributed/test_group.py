@@ -23,6 +23,7 @@ from shardline.components.elasticity.group.state import State
 from shardline.components.sharding.step import run as shard
 from shardline.components.training.checkpoint import catalog
 from tests.distributed import runs
+from tests.distributed.test_survival import workers
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -182,11 +183,21 @@ def test_the_leader_may_be_killed_too(group: Callable[..., Group], undisturbed: 
 def test_one_that_comes_later_takes_part(group: Callable[..., Group], undisturbed: Storage) -> None:
     some = group("1:2")
     some.start()
-    some.wait_for(lambda: some.running(1))
+    some.wait_for(lambda: some.running(1) and some.saved(10))
+    # So that it is still at work when the other one has come.
+    (worker,) = workers(some.run)
+    os.kill(worker, signal.SIGSTOP)
     some.start()
+    some.wait_for(
+        lambda: (
+            {member.round for member in some.board.members()} == {some.state.round} and len(some.board.members()) == 2
+        )
+    )
+    os.kill(worker, signal.SIGCONT)
     some.wait_for(lambda: some.running(2))
     assert some.ends() == [0, 0], some.errors()
-    assert runs.worlds(some.run)[-1] == 2
+    assert runs.worlds(some.run) == [1, 2]
+    assert runs.done_anew(some.run) == []
     runs.same_result(some.run, undisturbed, steps=STEPS)
 
 
@@ -216,9 +227,7 @@ def test_a_leader_that_hung_changes_nothing_when_it_wakes(group: Callable[..., G
 
 
 @pytest.mark.parametrize("who", ["leader", "other"])
-def test_a_signal_ends_one_agent_after_its_work_is_saved_and_leaves_the_others_at_work(
-    group: Callable[..., Group], undisturbed: Storage, who: str
-) -> None:
+def test_a_signal_saves_and_ends_one_agent(group: Callable[..., Group], undisturbed: Storage, who: str) -> None:
     two = group("1:2")
     two.start(2)
     two.wait_for(lambda: two.running(2) and two.saved(10))

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from shardline.components.elasticity.group.state import Member, State
 
+#: For how long, in times to settle, members that live are waited for: one that hangs is silent before.
+_LATE = 10
+
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
@@ -60,8 +63,8 @@ def gathered(
 
     The leader comes first, then those that took part before, so that ranks change little. Only who has seen the round
     takes part: one that is gone does not, even while it isn't silent for long enough to know. Of those that are there
-    as many take part as make a world that `fits`; the others wait. After the first generation nobody is waited for who
-    is not there: whoever comes later makes the group grow.
+    as many take part as make a world that `fits`; the others wait. One that lives and has yet to see the round is
+    waited for; one that is not there only before the first generation: whoever comes later makes the group grow.
 
     Args:
         waited: seconds since the round began, or since the last member came.
@@ -72,8 +75,9 @@ def gathered(
     there.sort(key=lambda member: (order.get(member.id, 1 << 62), member.id))
     if not any(member.id == state.leader for member in there):
         return []
-    complete = bool(state.ranks) and len(there) == len(staying)
-    if len(there) < size.most and waited < size.settle and not complete:
+    first = not state.ranks
+    late = [member for member in staying if member not in there and (first or member.id in state.ranks)]
+    if len(there) < size.most and ((late and waited < _LATE * size.settle) or (first and waited < size.settle)):
         return []
     for count in range(min(len(there), size.most), max(1, size.least) - 1, -1):
         if fits(sum(member.processes for member in there[:count])):

@@ -60,10 +60,19 @@ def test_after_the_first_generation_nobody_is_waited_for_who_is_not_there() -> N
     state = State(leader="a", round=2, ranks={"a": 0, "b": 1, "c": 2})
     there = group("a", "b", round=2)
     assert names(forming.gathered(state, there, size=SIZE, waited=0, fits=anything)) == ["a", "b"]
-    # One that is there and has yet to see the round is waited for, as long as any other.
+    newcomer = [*there, member("d", round=1)]
+    assert names(forming.gathered(state, newcomer, size=SIZE, waited=0, fits=anything)) == ["a", "b"]
+    # One that took part, lives, and has yet to stop its workers is waited for.
     late = [*there, member("c", round=1, generation=4)]
-    assert names(forming.gathered(state, late, size=SIZE, waited=0.5, fits=anything)) == []
-    assert names(forming.gathered(state, late, size=SIZE, waited=1.0, fits=anything)) == ["a", "b"]
+    assert names(forming.gathered(state, late, size=SIZE, waited=9.9, fits=anything)) == []
+    assert names(forming.gathered(state, late, size=SIZE, waited=10.0, fits=anything)) == ["a", "b"]
+
+
+def test_before_the_first_generation_all_that_live_are_waited_for() -> None:
+    state = State(leader="a", round=1)
+    cold = [*group("a", "b"), member("c", round=0)]
+    assert names(forming.gathered(state, cold, size=SIZE, waited=9.9, fits=anything)) == []
+    assert names(forming.gathered(state, cold, size=SIZE, waited=10.0, fits=anything)) == ["a", "b"]
 
 
 def test_who_leaves_neither_takes_part_nor_leads_nor_is_waited_for() -> None:
@@ -80,7 +89,7 @@ def test_who_leaves_neither_takes_part_nor_leads_nor_is_waited_for() -> None:
 def test_who_has_not_seen_the_round_takes_no_part() -> None:
     state = State(leader="a", round=7)
     living = [*group("a", "b", round=7), member("gone", round=6), member("busy", round=7, generation=3)]
-    assert names(forming.gathered(state, living, size=SIZE, waited=2, fits=anything)) == ["a", "b"]
+    assert names(forming.gathered(state, living, size=SIZE, waited=10, fits=anything)) == ["a", "b"]
 
 
 def test_ranks_change_little() -> None:
