@@ -129,16 +129,25 @@ class StreamWriter:
 
 
 class StreamReader:
-    """Reads a stream, also while it is being written: each call to `new` gives the records that came since."""
+    """Reads a stream, also while it is being written: each call to `new` gives the records that came since.
 
-    def __init__(self, storage: Storage) -> None:
+    Args:
+        newest: of what is there at the first call, read so many segments of each generation's writers alone.
+    """
+
+    def __init__(self, storage: Storage, *, newest: int | None = None) -> None:
         self._storage = storage
         self._seen: set[str] = set()
+        self._newest = newest
 
     def new(self) -> list[dict[str, Any]]:
         records: list[dict[str, Any]] = []
-        for name in self._storage.names():
-            if name.endswith(".jsonl") and name not in self._seen:
+        names = [name for name in self._storage.names() if name.endswith(".jsonl")]
+        if self._newest is not None:
+            self._seen.update(_older(names, newest=self._newest))
+            self._newest = None
+        for name in names:
+            if name not in self._seen:
                 records.extend(self._segment(name))
                 self._seen.add(name)
         records.sort(key=lambda record: record["time"])
@@ -153,6 +162,14 @@ class StreamReader:
             pass
         where = self._storage.url_of(name)
         raise DamagedData("is not what was written", where=where, hint="bring it back, or delete it and lose its lines")
+
+
+def _older(names: Iterable[str], *, newest: int) -> list[str]:
+    """The segments before the `newest` ones of each writer in each generation."""
+    of: dict[str, list[str]] = {}
+    for name in sorted(names):
+        of.setdefault(name.rpartition("-")[0], []).append(name)
+    return [name for segments in of.values() for name in segments[:-newest]]
 
 
 def read_all(storage: Storage) -> list[dict[str, Any]]:

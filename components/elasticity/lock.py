@@ -1,7 +1,7 @@
 """One of several processes in a namespace acts at a time: a Lease of the API server, held and renewed.
 
-Called by the launcher. No clock but this machine's own is asked: a holder is gone when its Lease has stood still for
-as long as it lasts.
+Called by the launcher and the operator. No clock but this machine's own is asked: a holder is gone when its Lease has
+stood still for as long as it lasts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,17 @@ class Lock:
         self._client, self._name, self._identity = client, name, identity
         self._ended = threading.Event()
         self._lost = False
+        self._renewed = 0.0
 
     def check(self) -> None:
         """Raises Superseded when another process has it."""
         if self._lost:
-            raise Superseded("another launcher follows this job now", where=f"Lease {self._name}")
+            raise Superseded("another process has it now", where=f"Lease {self._name}")
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it was renewed so lately that nobody else can have taken it."""
+        return not self._lost and time.monotonic() - self._renewed < LEASE_SECONDS
 
     def wait(self) -> None:
         """Return when it is this process's."""
@@ -55,13 +61,16 @@ class Lock:
 
     def _take(self, version: str | None) -> bool:
         """Write it, if it still is as at `version` (None: not there); False when somebody else was first."""
+        began = time.monotonic()
         try:
             if version is None:
                 self._client.create(self._lease())
-                return True
-            return self._client.patch("Lease", self._name, self._lease(resourceVersion=version)) is not None
+            elif self._client.patch("Lease", self._name, self._lease(resourceVersion=version)) is None:
+                return False
         except Conflict:
             return False
+        self._renewed = began
+        return True
 
     def _lease(self, **metadata: str) -> Manifest:
         return lease(self._name, holder=self._identity, seconds=LEASE_SECONDS, **metadata)

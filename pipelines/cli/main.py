@@ -20,6 +20,7 @@ from shardline.pipelines.cli import (
     drill,
     evaluate,
     fork,
+    operator,
     plan,
     render,
     replay,
@@ -54,6 +55,7 @@ app.command()(shard.shard)
 app.command()(plan.plan)
 app.command()(train.train)
 app.command()(worker.worker)
+app.command()(operator.operator)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
 app.command()(status.status)

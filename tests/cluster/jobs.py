@@ -113,12 +113,12 @@ def cluster_run(
         "secrets": {"s3": "all"},
         "workers": {"cpu": "1", "memory": "3Gi", "shm": "64Mi", **workers},
         "sharding": {"parts": 3, "cpu": "500m", "memory": "1Gi"},
-        "grace": 5,
+        "grace": 30,
         "patch": _patches(python, name),
     }
     namespace.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}, "stringData": KEYS})
     text = CONFIG.format(run=name, root=f"s3://{BUCKET}/{name}", corpus=corpus, steps=steps)
-    text += f"kubernetes: {json.dumps(kubernetes)}\n"
+    text += f"kubernetes: {json.dumps(kubernetes)}\nelastic: {{grace: 20}}\n"
     loaded = configs.parse(text, source=name, overrides=overrides, ignore_environment=True)
     run = ClusterRun(loaded, namespace, Client.connect(namespace=namespace.name))
     run.apply("access")

@@ -80,9 +80,7 @@ def far_enough(run: Storage, kills: int) -> bool:
     return len(loaded(run)) == kills and len(set(steps_of(run))) > 12 * (kills + 1)
 
 
-@pytest.mark.parametrize(
-    "layout", ["{dp_shard: 2}", "{pp: 2, dp_shard: 1}", "{tp: 2, dp_shard: 1}", "{dp_replicate: 2, dp_shard: 1}"]
-)
+@pytest.mark.parametrize("layout", ["{dp_shard: 2}", "{pp: 2, dp_shard: 1}", "{tp: 2, dp_shard: 1}"])
 def test_a_killed_worker_loses_no_more_than_the_steps_since_the_last_one(
     root: Path, undisturbed: Storage, layout: str
 ) -> None:

@@ -6,7 +6,8 @@
     operator  looks after running jobs
     viewer    reads, and nothing of a Secret
 
-Called by `render` and `generate`. All are namespaced: nothing here needs a right in the whole cluster.
+Called by `render`, by `generate`, and by the operator, which asks whether it has its rights. All are of the namespace
+but one: the operator reads in the whole cluster, as what a node has room for depends on the pods of everybody.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ ROLES: dict[str, tuple[Rule, ...]] = {
         *_LOOKING,
     ),
     "operator": (
-        Rule("kubeflow.org", ("pytorchjobs",), (*_READ, "patch", "delete")),
+        Rule("kubeflow.org", ("pytorchjobs",), ("get", "patch", "delete")),
         Rule("", ("pods",), ("delete",)),
-        Rule("", ("events",), ("create", "patch")),
-        *_MEETING,
-        *_LOOKING,
+        Rule("", ("events",), ("get", "create", "patch")),
+        # Its own, by which one of several acts.
+        Rule("coordination.k8s.io", ("leases",), ("get", "create", "patch", "delete")),
     ),
     "viewer": (
         Rule("kubeflow.org", ("pytorchjobs",), _READ),
@@ -65,6 +66,15 @@ ROLES: dict[str, tuple[Rule, ...]] = {
         Rule("coordination.k8s.io", ("leases",), _READ),
         Rule("", ("configmaps", "pods", "events"), _READ),
         Rule("", ("pods/log",), ("get",)),
+    ),
+}
+
+
+#: What a part may do in the whole cluster.
+EVERYWHERE: dict[str, tuple[Rule, ...]] = {
+    "operator": (
+        Rule("", ("nodes", "pods"), ("list", "watch")),
+        Rule("kubeflow.org", ("pytorchjobs",), ("list", "watch")),
     ),
 }
 
@@ -98,6 +108,19 @@ def access(namespace: str, *, service_account: str | None = None) -> list[Manife
     return found
 
 
+def access_everywhere(namespace: str) -> list[Manifest]:
+    """The ClusterRoles of `EVERYWHERE`, and their bindings to the ServiceAccounts in `namespace`."""
+    found: list[Manifest] = []
+    for name, rules in EVERYWHERE.items():
+        role = {**_role(account(name), None, rules), "kind": "ClusterRole"}
+        # Another namespace may have an operator of its own: what binds one must not unbind the other.
+        binding = _binding(account(name), namespace, account(name))
+        binding["metadata"] = Meta(f"{account(name)}-{namespace}", None, OUR_LABELS).manifest()
+        binding["roleRef"]["kind"] = "ClusterRole"
+        found += [role, {**binding, "kind": "ClusterRoleBinding"}]
+    return found
+
+
 def _service_account(name: str, namespace: str) -> Manifest:
     return {
         "apiVersion": "v1",
@@ -108,7 +131,7 @@ def _service_account(name: str, namespace: str) -> Manifest:
     }
 
 
-def _role(name: str, namespace: str, rules: tuple[Rule, ...]) -> Manifest:
+def _role(name: str, namespace: str | None, rules: tuple[Rule, ...]) -> Manifest:
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from shardline.components.common.config import Loaded, parse
-from shardline.components.common.kubernetes import alerts, dashboard, extras, jobs, monitoring
-from shardline.components.common.kubernetes.access import access
+from shardline.components.common.kubernetes import alerts, dashboard, extras, jobs, monitoring, operator
+from shardline.components.common.kubernetes.access import access, access_everywhere
 from shardline.components.common.kubernetes.documents import to_yaml
 from shardline.components.common.kubernetes.objects import Manifest
 from shardline.components.common.kubernetes.pods import config_map
@@ -38,6 +38,7 @@ def manifests(loaded: Loaded) -> dict[str, list[Manifest]]:
         "components/monitoring/network-policy.yaml": [monitoring.scrape_policy(name)],
         "components/monitoring/rules.yaml": [alerts.prometheus_rule(name)],
         "components/monitoring/dashboard.yaml": [dashboard.config_map(name)],
+        "components/operator/operator.yaml": [*access_everywhere(name), *operator.operator(config)],
         "jobs/recurring.yaml": [config_map(config), jobs.recurring(config, schedule=_SCHEDULE)],
     }
     for part in PARTS:

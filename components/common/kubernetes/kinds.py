@@ -31,8 +31,11 @@ class Kind:
 
 
 _KINDS = (
+    Kind("ClusterRole", "rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False),
+    Kind("ClusterRoleBinding", "rbac.authorization.k8s.io/v1", "clusterrolebindings", namespaced=False),
     Kind("ConfigMap", "v1", "configmaps"),
     Kind("CronJob", "batch/v1", "cronjobs"),
+    Kind("Deployment", "apps/v1", "deployments"),
     Kind("Event", "v1", "events"),
     Kind("Job", "batch/v1", "jobs"),
     Kind("Lease", "coordination.k8s.io/v1", "leases"),
@@ -46,6 +49,7 @@ _KINDS = (
     Kind("PyTorchJob", "kubeflow.org/v1", "pytorchjobs"),
     Kind("Role", "rbac.authorization.k8s.io/v1", "roles"),
     Kind("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings"),
+    Kind("SelfSubjectAccessReview", "authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False),
     Kind("ServiceAccount", "v1", "serviceaccounts"),
     Kind("TrainJob", "trainer.kubeflow.org/v1alpha1", "trainjobs"),
     Kind("TrainingRuntime", "trainer.kubeflow.org/v1alpha1", "trainingruntimes"),

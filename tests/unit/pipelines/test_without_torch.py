@@ -109,6 +109,19 @@ def test_a_pipeline_task_is_refused_with_one_message(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_the_operator_begins(tmp_path: Path) -> None:
+    """It runs in the light image; here there is no cluster for it, which is what it says."""
+    program = (
+        "import shardline.components.elasticity.operator.serve\n"
+        "from shardline.pipelines.cli.main import main\n"
+        "import os\n"
+        "os.environ['KUBECONFIG'] = '/nonexistent'\n"
+        "main()"
+    )
+    done = without_torch(program, "operator", cwd=tmp_path)
+    assert done.returncode == 3 and done.stderr.startswith("error: no cluster to talk to"), done.stderr
+
+
 def test_another_module_that_is_missing_stays_a_bug(tmp_path: Path) -> None:
     program = "from shardline.components.common import task\nwith task.running():\n    import nonexistent"
     done = without_torch(program, cwd=tmp_path)
