@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shardline.components.common.config import Loaded, RunConfig
 from shardline.components.common.errors import EXIT_ENVIRONMENT, FINAL_EXIT_CODES, EnvironmentLacking, from_record
 from shardline.components.common.kubernetes.client import Client
-from shardline.components.common.machine import processes
+from shardline.components.common.machine import pod_memory, processes
 from shardline.components.common.owner import FENCE_VARIABLE, hold
 from shardline.components.common.runfolder import run_storage
 from shardline.components.common.workers import module_of
@@ -25,7 +25,7 @@ from shardline.components.elasticity.group.state import Member
 from shardline.components.elasticity.pod import this_pod
 from shardline.components.elasticity.processes import Processes
 from shardline.components.elasticity.snapshots.keeper import Keeper
-from shardline.components.monitoring.exposition import Standing, pod_memory
+from shardline.components.monitoring.exposition import Standing
 from shardline.components.monitoring.server import serving
 from shardline.components.planning.choose import fits
 from shardline.components.sharding.step import find_dataset

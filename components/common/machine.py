@@ -1,7 +1,11 @@
-"""What this machine has to train with. Asked without torch, as planning and the command line must stay light."""
+"""What this machine or container has to train with.
+
+Asked without torch, as planning and the command line must stay light.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -12,6 +16,11 @@ from shardline.components.common.errors import EnvironmentLacking
 
 #: Without a device, two processes are enough to show what a layout does and not too many for a laptop.
 _WITHOUT_DEVICES = 2
+#: The files of a container's own memory: limit, usage, and the field of memory.stat that the kernel can take back.
+_CGROUP_2 = ("memory.max", "memory.current", "inactive_file")
+_CGROUP_1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file")
+#: cgroup 1 says "no limit" by a number near 2^63.
+_NO_LIMIT = 1 << 60
 
 
 def has_torch() -> bool:
@@ -74,3 +83,18 @@ def processes_and_why(config: RunConfig) -> tuple[int, str]:
         return number, "training.layout"
     devices_here = f"the {available} devices of this machine" if available else "the default without devices"
     return number, f"{devices_here}; resources.processes is auto"
+
+
+def pod_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int | None]:
+    """Bytes that this container uses and may use, as the kubelet counts them; None without a limit or without cgroups.
+
+    Used is what the kernel can't take back: usage without inactive file pages (the working set of cAdvisor).
+    """
+    for limit_file, usage_file, reclaimable in (_CGROUP_2, _CGROUP_1):
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((root / limit_file).read_text())
+            stat = (root / limit_file).with_name("memory.stat").read_text()
+            fields = dict(line.split(maxsplit=1) for line in stat.splitlines())
+            used = int((root / usage_file).read_text()) - int(fields.get(reclaimable, 0))
+            return (max(0, used), limit) if limit < _NO_LIMIT else (None, None)
+    return None, None

@@ -49,6 +49,12 @@ def snapshot_name(*, generation: int, step: int) -> str:
     return f"{generation:06d}-{step:012d}"
 
 
+def place_of(snapshot: str) -> tuple[int, int]:
+    """The generation and the optimizer step of a snapshot, by its name."""
+    generation, _, step = snapshot.partition("-")
+    return int(generation), int(step)
+
+
 def find(root: Path, snapshot: str, file: str) -> Path | None:
     """Where this machine has a file, made here or copied."""
     paths = (root / place / snapshot / file for place in (OWN, COPIES))

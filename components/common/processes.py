@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 #: Ctrl-C reaches a process from the terminal and as its parent's SIGTERM: within this time it is one request.
-_SAME_SIGNAL_SECONDS = 1.0
+SAME_SIGNAL_SECONDS = 1.0
 
 
 def start_time(pid: int) -> str | None:
@@ -99,7 +99,7 @@ def raise_on_signals() -> None:
         if not first:
             first.append(time.monotonic())
             raise Stopped("interrupted" if signum == signal.SIGINT else "terminated", signum=signum)
-        if time.monotonic() - first[0] > _SAME_SIGNAL_SECONDS:
+        if time.monotonic() - first[0] > SAME_SIGNAL_SECONDS:
             os._exit(128 + signum)
 
     signal.signal(signal.SIGTERM, stop)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 import os
 import signal
 import socket
@@ -26,6 +25,7 @@ from typing import Any
 from shardline.components.common.errors import EXIT_PEER_LOST
 from shardline.components.common.processes import die_with_parent, name_this_process
 from shardline.components.elasticity import worker_main
+from shardline.components.elasticity.channel import Channel
 
 #: What Python is given to start it. There follow: the number of the socket, the module to import, and for whoever
 #: looks for a run's processes, its URL.
@@ -49,9 +49,8 @@ def environment_for(environment: Mapping[str, str]) -> dict[str, str]:
 class Server:
     """The workers that an agent asks for over `channel`."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._received = b""
         self._ranks: dict[int, int] = {}
         self._woken, self._waker = os.pipe()
         for end in (self._woken, self._waker):
@@ -60,7 +59,7 @@ class Server:
     def serve(self) -> dict[str, Any] | None:
         """Do as the agent asks until it is gone: None. In a new worker: returns at once, with its description."""
         self._say(ready=True)
-        waited: list[socket.socket | int] = [self._channel, self._woken]
+        waited: list[Channel | int] = [self._channel, self._woken]
         with self._signals_held():
             while True:
                 readable, _, _ = select(waited, [], [])
@@ -68,15 +67,11 @@ class Server:
                     os.read(self._woken, _BYTES_A_READ)
                     self._reap()
                 if self._channel in readable:
-                    try:
-                        data = self._channel.recv(_BYTES_A_READ)
-                    except ConnectionError:
-                        data = b""
-                    if not data:
+                    requests = self._channel.receive()
+                    if requests is None:
                         return None
-                    *lines, self._received = (self._received + data).split(b"\n")
-                    for line in lines:
-                        description = self._do(json.loads(line))
+                    for request in requests:
+                        description = self._do(request)
                         if description is not None:
                             return description
 
@@ -118,7 +113,7 @@ class Server:
 
     def _say(self, **message: int) -> None:
         with contextlib.suppress(ConnectionError):  # the agent is gone: the next read tells
-            self._channel.sendall(json.dumps(message).encode() + b"\n")
+            self._channel.send(**message)
 
     @contextlib.contextmanager
     def _signals_held(self) -> Iterator[None]:
@@ -151,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
     # What is there now is never collected, so that no worker comes to own a page by looking at it.
     gc.collect()
     gc.freeze()
-    description = Server(socket.socket(fileno=int(descriptor))).serve()
+    description = Server(Channel(socket.socket(fileno=int(descriptor)))).serve()
     if description is None:
         return 0
     name_this_process(f"rank {os.environ['RANK']}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -14,12 +13,12 @@ from select import select
 from typing import Any
 
 from shardline.components.common.processes import child_environment
+from shardline.components.elasticity.channel import Channel
 from shardline.components.elasticity.ends import End
 from shardline.components.elasticity.process_server import COMMAND, environment_for
 
 #: Time for a worker to close what it has open.
 _STOP_SECONDS = 5.0
-_BYTES_A_READ = 1 << 16
 
 
 class Processes:
@@ -40,8 +39,7 @@ class Processes:
         self._memory = memory
         self._arguments = (module, url)
         self._server: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
-        self._received = b""
+        self._channel: Channel | None = None
         self._running: dict[int, int] = {}
         self._ends: list[End] = []
 
@@ -59,7 +57,7 @@ class Processes:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
-        self._channel, self._received = ours, b""
+        self._channel = Channel(ours)
 
     def start(self, job: dict[str, Any], *, count: int, first_rank: int, world: int) -> None:
         """Start `count` workers, in place of those that there are.
@@ -131,7 +129,7 @@ class Processes:
         if self._channel is None:
             return
         try:
-            self._channel.sendall(json.dumps(request).encode() + b"\n")
+            self._channel.send(**request)
         except OSError:
             self.close()
 
@@ -139,16 +137,12 @@ class Processes:
         """Take note of what the server has to say, for which it is waited so long."""
         if self._channel is None or not select([self._channel], [], [], seconds)[0]:
             return
-        try:
-            data = self._channel.recv(_BYTES_A_READ)
-        except OSError:
-            data = b""
-        if not data:
+        messages = self._channel.receive()
+        if messages is None:
             self.close()
             return
-        *lines, self._received = (self._received + data).split(b"\n")
-        for line in lines:
-            self._note(json.loads(line))
+        for message in messages:
+            self._note(message)
 
     def _note(self, message: dict[str, int]) -> None:
         if "ready" in message:

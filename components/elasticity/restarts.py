@@ -78,9 +78,11 @@ class Restarts:
         known = [cause["rank"]] if cause and cause["rank"] is not None else []
         lost = sorted(end.rank for end in ends if end.exit_code < 0) or known
         data = {"generation": generation, "restarts_left": self._left, "ranks": lost}
-        record = catalog.current(self._run)
-        place = f"from the checkpoint of step {record.step:,}" if record else "from the beginning, without a checkpoint"
         if snapshot is not None:
             place = f"from the snapshot of step {snapshot:,}"
+        elif record := catalog.current(self._run):
+            place = f"from the checkpoint of step {record.step:,}"
+        else:
+            place = "from the beginning, without a checkpoint"
         why = "; ".join(gone) or reason_of(cause, ends=ends)
         self._events.emit("worker.lost", data, reason=f"{why}; {self._job} starts again {place}")

@@ -5,7 +5,6 @@ Called by `server` for each scrape. Nothing is kept between two of them: the ser
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +24,6 @@ from shardline.components.common.series import (
     Series,
 )
 from shardline.components.common.vitals import Vitals, read_vitals
-
-#: The files of a container's own memory: limit, usage, and the field of memory.stat that the kernel can take back.
-_CGROUP_2 = ("memory.max", "memory.current", "inactive_file")
-_CGROUP_1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file")
-#: cgroup 1 says "no limit" by a number near 2^63.
-_NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,18 +107,3 @@ def registry_of(collector: Collector) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     return registry
-
-
-def pod_memory(root: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int | None]:
-    """Bytes that this container uses and may use, as the kubelet counts them; None without a limit or without cgroups.
-
-    Used is what the kernel can't take back: usage without inactive file pages (the working set of cAdvisor).
-    """
-    for limit_file, usage_file, reclaimable in (_CGROUP_2, _CGROUP_1):
-        with contextlib.suppress(OSError, ValueError):
-            limit = int((root / limit_file).read_text())
-            stat = (root / limit_file).with_name("memory.stat").read_text()
-            fields = dict(line.split(maxsplit=1) for line in stat.splitlines())
-            used = int((root / usage_file).read_text()) - int(fields.get(reclaimable, 0))
-            return (max(0, used), limit) if limit < _NO_LIMIT else (None, None)
-    return None, None

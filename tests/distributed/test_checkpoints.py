@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from shardline.components.elasticity.processes import Processes
 from shardline.components.elasticity.worker_main import describe
 from shardline.components.planning.layout import Layout
 from shardline.components.training.checkpoint import catalog
+from tests.commands import wait_for
 from tests.distributed import runs
 from tests.distributed.group import run_group
 from tests.distributed.runs import ONE, losses, samples, train
@@ -190,13 +189,6 @@ class Workers:
 
 
 _stores: list[TCPStore] = []
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.05)
 
 
 def is_stopped(pid: int) -> bool:

@@ -20,6 +20,7 @@ from shardline.components.common.config import RunConfig
 from shardline.components.common.runfolder import run_storage
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
+from shardline.components.elasticity.drill.processes import processes_of
 from shardline.components.sharding.step import run as shard
 from shardline.components.training.checkpoint import catalog
 from tests.commands import shardline
@@ -76,20 +77,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 def workers(run: Storage) -> list[int]:
     """The ids of the worker processes of `run`."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes().split(b"\0")
-            name = (folder / "comm").read_text()
-        except OSError:
-            continue
-        if (
-            b"shardline.components.elasticity.process_server" in command
-            and run.url.encode() in command
-            and (name.startswith("rank "))
-        ):
-            found.append(int(folder.name))
-    return sorted(found)
+    return sorted(worker.pid for worker in processes_of(run.url).workers)
 
 
 def nobody_left(run: Storage) -> bool:

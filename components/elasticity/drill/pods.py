@@ -13,22 +13,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardline.components.common import control
-from shardline.components.common.errors import EXIT_BUG, PeerLost, RecordedError, ShardlineError, UserError
+from shardline.components.common.errors import EXIT_BUG, RecordedError, ShardlineError, UserError
 from shardline.components.common.kubernetes.client import Client
 from shardline.components.common.kubernetes.names import selector
 from shardline.components.common.kubernetes.objects import Manifest
 from shardline.components.common.kubernetes.pods import WORKER
 from shardline.components.common.kubernetes.refusals import Conflict
-from shardline.components.common.owner import owner
 from shardline.components.common.runfolder import error_file, read_json
 from shardline.components.common.storage import Storage
 from shardline.components.elasticity import jobstate
+from shardline.components.elasticity.drill.ending import stop
 from shardline.components.elasticity.drill.plan import Fault, pick
 from shardline.components.elasticity.group.kube_board import group_of, read_state
 from shardline.components.elasticity.group.state import State
+from shardline.components.elasticity.launcher import KIND
 
-_KIND = "PyTorchJob"
 _POLL_SECONDS = 1.0
 _PATIENCE = 600.0
 
@@ -64,7 +63,7 @@ class Pods:
         if phase == "succeeded":
             raise UserError(
                 "the run has done its last step before the drill was over",
-                where=f"{_KIND} {self._name}",
+                where=f"{KIND} {self._name}",
                 hint="raise training.steps, or lower --faults, --every or --for",
             )
 
@@ -94,16 +93,12 @@ class Pods:
 
     def finish(self) -> None:
         """Raises PeerLost for a run that does not end."""
-        deadline, asked = time.monotonic() + _PATIENCE, None
-        while jobstate.phase_of(self._job()) not in ("failed", "succeeded"):
-            holder = owner(self._run)
-            if holder is not None and holder["alive"] and holder["fence"] != asked:
-                with contextlib.suppress(ShardlineError):
-                    control.ask(self._run, "stop")
-                    asked = holder["fence"]
-            if time.monotonic() > deadline:
-                raise PeerLost("the run does not save and end when it is asked to", where=self._run.url)
-            time.sleep(_POLL_SECONDS)
+        stop(
+            self._run,
+            ended=lambda: jobstate.phase_of(self._job()) in ("failed", "succeeded"),
+            poll=_POLL_SECONDS,
+            patience=_PATIENCE,
+        )
 
     def wait(self) -> None:
         """Return when the run has done its last step, undisturbed."""
@@ -113,9 +108,9 @@ class Pods:
             time.sleep(_POLL_SECONDS)
 
     def _job(self) -> Manifest:
-        job = self._client.get(_KIND, self._name)
+        job = self._client.get(KIND, self._name)
         if job is None:
-            raise UserError("is not there", where=f"{_KIND} {self._name}", hint="start the run's training first")
+            raise UserError("is not there", where=f"{KIND} {self._name}", hint="start the run's training first")
         return job
 
     def _pods(self) -> list[Manifest]:

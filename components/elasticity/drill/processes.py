@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.components.common import control
 from shardline.components.common.errors import (
     EXITS_STOPPED,
     FINAL_EXIT_CODES,
@@ -30,6 +29,7 @@ from shardline.components.common.errors import (
 from shardline.components.common.owner import owner
 from shardline.components.common.processes import child_environment
 from shardline.components.common.storage import Storage
+from shardline.components.elasticity.drill.ending import stop
 from shardline.components.elasticity.drill.plan import Fault, pick
 from shardline.components.elasticity.group.board import StorageBoard
 from shardline.components.elasticity.process_server import COMMAND
@@ -204,25 +204,18 @@ class Agents(Bystander):
 
     def finish(self) -> None:
         """Raises PeerLost for agents that do not end."""
-        deadline, asked = time.monotonic() + _PATIENCE, None
-        while any(process.poll() is None for process, _ in self._agents.values()):
-            holder = owner(self._run)
-            # Whoever takes the lead meanwhile knows nothing of what the one before was asked.
-            if holder is not None and holder["alive"] and holder["fence"] != asked:
-                with contextlib.suppress(ShardlineError):
-                    control.ask(self._run, "stop")
-                    asked = holder["fence"]
-            if time.monotonic() > deadline:
-                raise PeerLost("the run does not save and end when it is asked to", where=self._run.url)
-            time.sleep(_POLL_SECONDS)
+        stop(self._run, ended=self._all_ended, poll=_POLL_SECONDS, patience=_PATIENCE)
         for process, log in self._agents.values():
             if process.returncode not in (0, *EXITS_STOPPED):
                 raise RecordedError({"message": _last_words(log), "exit_code": process.returncode})
 
     def wait(self) -> None:
         """Return when the run has done its last step, undisturbed."""
-        while any(process.poll() is None for process, _ in self._agents.values()):
+        while not self._all_ended():
             time.sleep(_POLL_SECONDS)
+
+    def _all_ended(self) -> bool:
+        return all(process.poll() is not None for process, _ in self._agents.values())
         for process, log in self._agents.values():
             if process.returncode:
                 raise RecordedError({"message": _last_words(log), "exit_code": process.returncode})

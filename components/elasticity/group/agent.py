@@ -30,6 +30,7 @@ from shardline.components.common.errors import (
 )
 from shardline.components.common.events import EventLog
 from shardline.components.common.owner import Lease
+from shardline.components.common.peers import place_of
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import Job
 from shardline.components.elasticity.ends import End
@@ -238,7 +239,7 @@ class GroupAgent:
             self._change(phase="gathering", round=state.round + 1, generation=0)
             found = self._newest_snapshot(run)
             kept = restarts.after(
-                state.generation, ends=ends, gone=gone, snapshot=choice.place_of(found)[1] if found else None
+                state.generation, ends=ends, gone=gone, snapshot=place_of(found)[1] if found else None
             )
             if not kept:
                 self._change(first_snapshots=state.generation + 1)
@@ -247,10 +248,10 @@ class GroupAgent:
         """The name of one that is newer than any checkpoint."""
         state, _, living = self._look()
         found = choice.newest(living, first_generation=state.first_snapshots if state else 0)
-        durable = catalog.current(run)
-        if found is None or (durable and (durable.generation, durable.step) >= choice.place_of(found)):
+        if found is None:
             return None
-        return found
+        durable = catalog.current(run)
+        return None if durable and (durable.generation, durable.step) >= place_of(found) else found
 
     def _form(self, job: Job, *, run: Storage, lease: Lease) -> tuple[State, TCPStore]:
         """Wait for the members of the next generation, and have them start."""

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from shardline.components.common.errors import Stopped
-
-#: A signal may come from several sides: within this time it is one.
-_SAME_SIGNAL_SECONDS = 1.0
+from shardline.components.common.processes import SAME_SIGNAL_SECONDS
 
 
 class Leaving:
@@ -50,5 +48,5 @@ class Leaving:
     def _hear(self, signum: int, frame: FrameType | None) -> None:
         if self._since is None:
             self._since = time.monotonic()
-        elif time.monotonic() - self._since > _SAME_SIGNAL_SECONDS:
+        elif time.monotonic() - self._since > SAME_SIGNAL_SECONDS:
             raise Stopped("terminated", signum=signum)

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardline.components.common.peers import place_of
 from shardline.components.elasticity.group.state import Member
 
 #: Made last: a snapshot without it is none. It is the name that training gives it, with the number of the other files.
@@ -42,12 +43,6 @@ def newest(members: Sequence[Member], *, first_generation: int, copies: int = 1)
         if place_of(snapshot)[0] >= first_generation and is_whole(files, copies=copies)
     ]
     return max(found, default=None)
-
-
-def place_of(snapshot: str) -> tuple[int, int]:
-    """Its generation and its optimizer step, by its name."""
-    generation, _, step = snapshot.partition("-")
-    return int(generation), int(step)
 
 
 def described(snapshot: str, members: Sequence[Member]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def load(tensors: dict[str, Tensor], *, folder: Folder, record: CheckpointRecord
     data = together(read_index, rank=dist.get_rank() if dist.is_initialized() else 0)
     reader = Reader(folder, index=record.index, data=data, files=record.files)
     try:
-        with _alone_ortogether() as no_dist:
+        with _alone_or_together() as no_dist:
             dcp.load(tensors, storage_reader=reader, planner=TensorLoadPlanner(where=folder.url), no_dist=no_dist)
     except CheckpointException as error:
         raise _first_failure(error, folder.url) from error
@@ -151,7 +151,7 @@ def _first_damage(context: WorkerContext, record: CheckpointRecord) -> Damage | 
 
 
 @contextlib.contextmanager
-def _alone_ortogether() -> Iterator[bool]:
+def _alone_or_together() -> Iterator[bool]:
     """Whether this process has no group to work with, which torch would warn of each time."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")

@@ -20,6 +20,7 @@ from typing import Any
 from shardline.components.common import peers
 from shardline.components.common.errors import DamagedData, PeerLost, SnapshotLost
 from shardline.components.common.events import EventLog
+from shardline.components.common.machine import pod_memory
 from shardline.components.common.peers import Peers
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
@@ -29,11 +30,6 @@ from shardline.components.training.checkpoint.store import FileRecord, Folder
 
 #: With the number of the files that it is over: so agents, who see names alone, know what is whole.
 _RECORD_FILE = "record-{}.json"
-#: What a container may use and uses, under version 2 and 1.
-_CGROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
 
 
 class MemoryTarget:
@@ -169,7 +165,7 @@ def room(root: Path) -> float:
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(line for line in lines if line.startswith("MemAvailable:"))
         free = min(free, int(available.split()[1]) << 10)
-    for limit, used in _CGROUPS:
-        with contextlib.suppress(OSError, ValueError):
-            free = min(free, int(Path(limit).read_text()) - int(Path(used).read_text()))
+    used, limit = pod_memory()
+    if used is not None and limit is not None:
+        free = min(free, limit - used)
     return max(0.0, free / 2)

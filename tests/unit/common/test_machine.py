@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shardline.components.common import config as configs
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import EnvironmentLacking
-from shardline.components.common.machine import device, processes, processes_and_why
+from shardline.components.common.machine import device, pod_memory, processes, processes_and_why
 
 
 def config(*overrides: str) -> RunConfig:
@@ -52,3 +54,25 @@ def test_where_the_number_of_processes_comes_from(monkeypatch: pytest.MonkeyPatc
     assert processes_and_why(config()) == (4, "the 4 devices of this machine; resources.processes is auto")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert processes_and_why(config()) == (2, "the default without devices; resources.processes is auto")
+
+
+@pytest.mark.parametrize("limit", [2000, "max"])
+def test_memory_of_a_container(tmp_path: Path, limit: int | str) -> None:
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "memory.current").write_text("1500\n")
+    (tmp_path / "memory.stat").write_text("anon 900\ninactive_file 400\nactive_file 200\n")
+    assert pod_memory(tmp_path) == ((1100, 2000) if limit == 2000 else (None, None))
+
+
+@pytest.mark.parametrize("limit", [2000, 9223372036854771712])
+def test_memory_of_a_container_under_cgroup_1(tmp_path: Path, limit: int) -> None:
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+    (folder / "memory.usage_in_bytes").write_text("1500\n")
+    (folder / "memory.stat").write_text("cache 500\ntotal_inactive_file 400\n")
+    assert pod_memory(tmp_path) == ((1100, 2000) if limit == 2000 else (None, None))
+
+
+def test_no_cgroup_is_no_limit(tmp_path: Path) -> None:
+    assert pod_memory(tmp_path) == (None, None)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.common.workers import Job, WorkerContext
 from shardline.components.elasticity.processes import Processes
 from shardline.components.elasticity.worker_main import describe
-from tests.commands import environment
+from tests.commands import environment, wait_for
 
 PATIENCE = 60.0
 
@@ -64,13 +64,6 @@ class World:
     def ends(self, count: int = 2) -> dict[int, int]:
         wait_for(lambda: len(self.processes.ends()) == count)
         return {end.rank: end.exit_code for end in self.processes.ends()}
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
 
 
 def all_gone(pids: list[int]) -> bool:
@@ -146,7 +139,8 @@ def test_a_server_that_is_lost_takes_its_workers_along_and_another_one_comes(
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from tests.unit.elasticity.test_processes import World, wait_for
+from tests.commands import wait_for
+from tests.unit.elasticity.test_processes import World
 world = World(Path(sys.argv[1]))
 world.start("sleep")
 wait_for(lambda: len(world.words()) == 2)

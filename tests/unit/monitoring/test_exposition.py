@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shardline.components.common.series import AGENT_ROLE, SERIES
 from shardline.components.common.vitals import VARIABLE, Vitals, VitalsWriter
-from shardline.components.monitoring.exposition import Standing, TrainingCollector, families, pod_memory, registry_of
+from shardline.components.monitoring.exposition import Standing, TrainingCollector, families, registry_of
 
 STANDING = Standing(
     role="leader",
@@ -135,25 +135,3 @@ def test_an_agent_that_tells_nothing_is_known_by_its_workers(folder: Path) -> No
     found = exposed(folder, None)
     assert found["shardline_generation", "try"] == 4 and found["shardline_world_size", "try"] == 2
     assert found["shardline_steps", "1", "try"] == 9
-
-
-@pytest.mark.parametrize("limit", [2000, "max"])
-def test_memory_of_a_container(tmp_path: Path, limit: int | str) -> None:
-    (tmp_path / "memory.max").write_text(f"{limit}\n")
-    (tmp_path / "memory.current").write_text("1500\n")
-    (tmp_path / "memory.stat").write_text("anon 900\ninactive_file 400\nactive_file 200\n")
-    assert pod_memory(tmp_path) == ((1100, 2000) if limit == 2000 else (None, None))
-
-
-@pytest.mark.parametrize("limit", [2000, 9223372036854771712])
-def test_memory_of_a_container_under_cgroup_1(tmp_path: Path, limit: int) -> None:
-    folder = tmp_path / "memory"
-    folder.mkdir()
-    (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
-    (folder / "memory.usage_in_bytes").write_text("1500\n")
-    (folder / "memory.stat").write_text("cache 500\ntotal_inactive_file 400\n")
-    assert pod_memory(tmp_path) == ((1100, 2000) if limit == 2000 else (None, None))
-
-
-def test_no_cgroup_is_no_limit(tmp_path: Path) -> None:
-    assert pod_memory(tmp_path) == (None, None)
