@@ -118,12 +118,13 @@ class Saves:
         if self._pace:
             self._pace.step(seconds, saving=self._under_way == "snapshot")
         self._settle()
-        if step >= self._config.training.steps:
+        due = step % self._every == 0
+        if step >= self._config.training.steps or not (due or snapshot):
             return 0.0
         began = time.perf_counter()
-        if step % self._every == 0:
+        if due:
             self._save(step, counters, recent)
-        elif snapshot:
+        else:
             self._take_snapshot(step, counters, recent)
         return time.perf_counter() - began
 
