@@ -92,11 +92,3 @@ class Started:
 
     def all_gone(self) -> bool:
         return not marked(self.mark)
-
-
-def wait_for(condition: Callable[[], bool], *, patience: float = 120.0) -> None:
-    """Look until `condition` holds. Raises AssertionError when it does not within `patience` seconds."""
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.05)

@@ -21,7 +21,7 @@ from shardline.components.elasticity.processes import Processes
 from shardline.components.elasticity.worker_main import describe
 from shardline.components.planning.layout import Layout
 from shardline.components.training.checkpoint import catalog
-from tests.commands import wait_for
+from tests.commands import eventually
 from tests.distributed import runs
 from tests.distributed.group import run_group
 from tests.distributed.runs import ONE, losses, samples, train
@@ -173,12 +173,12 @@ class Workers:
         self._processes.start(job, count=2, first_rank=0, world=2)
 
     def pid(self, rank: int) -> int:
-        wait_for(lambda: bool(self._processes.pids().get(rank)))
+        eventually(lambda: bool(self._processes.pids().get(rank)))
         return self._processes.pids()[rank]
 
     def wait(self, rank: int) -> int:
         """Its exit code."""
-        wait_for(lambda: rank in self._ends())
+        eventually(lambda: rank in self._ends())
         return self._ends()[rank]
 
     def _ends(self) -> dict[int, int]:
@@ -228,7 +228,7 @@ def test_an_old_rank_that_wakes_up_in_its_commit_changes_nothing(world: World, m
     with hold(run) as lease:
         old = start(config, lease, dataset=world.dataset, moment=moment, step=4)
     try:
-        wait_for(lambda: is_stopped(old.pid(0)))
+        eventually(lambda: is_stopped(old.pid(0)))
         assert of_generation(run) == {2: 1}
         if wakes == "before the new one's commit":
             with hold(run):

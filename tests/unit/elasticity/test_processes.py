@@ -21,7 +21,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.common.workers import Job, WorkerContext
 from shardline.components.elasticity.processes import Processes
 from shardline.components.elasticity.worker_main import describe
-from tests.commands import environment, wait_for
+from tests.commands import environment, eventually
 
 PATIENCE = 60.0
 
@@ -62,7 +62,7 @@ class World:
         return [json.loads(self.run.read(f"words/{name}")) for name in sorted(names)]
 
     def ends(self, count: int = 2) -> dict[int, int]:
-        wait_for(lambda: len(self.processes.ends()) == count)
+        eventually(lambda: len(self.processes.ends()) == count)
         return {end.rank: end.exit_code for end in self.processes.ends()}
 
 
@@ -102,7 +102,7 @@ def test_the_server_has_one_thread(world: World) -> None:
 
 def test_a_worker_that_is_killed_is_told_by_its_signal(world: World) -> None:
     world.start("sleep")
-    wait_for(lambda: len(world.words()) == 2)
+    eventually(lambda: len(world.words()) == 2)
     os.kill(world.processes.pids()[1], signal.SIGKILL)
     assert world.ends(1) == {1: -signal.SIGKILL}
     (left,) = world.processes.pids().values()
@@ -112,7 +112,7 @@ def test_a_worker_that_is_killed_is_told_by_its_signal(world: World) -> None:
 
 def test_workers_that_do_not_hear_are_ended_by_force(world: World) -> None:
     world.start("deaf", count=1)
-    wait_for(lambda: world.run.exists("deaf"))
+    eventually(lambda: world.run.exists("deaf"))
     (pid,) = world.processes.pids().values()
     world.processes.stop()
     assert all_gone([pid])
@@ -123,14 +123,14 @@ def test_a_server_that_is_lost_takes_its_workers_along_and_another_one_comes(
     world: World, fault: signal.Signals
 ) -> None:
     world.start("sleep")
-    wait_for(lambda: len(world.words()) == 2)
+    eventually(lambda: len(world.words()) == 2)
     server, pids = world.words()[0]["parent"], list(world.processes.pids().values())
     os.kill(server, fault)
     if fault == signal.SIGKILL:
         assert world.ends() == {0: -signal.SIGKILL, 1: -signal.SIGKILL}
     else:
         world.processes.stop()
-    wait_for(lambda: all_gone([server, *pids]))
+    eventually(lambda: all_gone([server, *pids]))
     world.start("end")
     assert world.ends() == {0: 0, 1: 0}
     assert world.words()[0]["parent"] != server
@@ -139,11 +139,11 @@ def test_a_server_that_is_lost_takes_its_workers_along_and_another_one_comes(
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from tests.commands import wait_for
+from tests.commands import eventually
 from tests.unit.elasticity.test_processes import World
 world = World(Path(sys.argv[1]))
 world.start("sleep")
-wait_for(lambda: len(world.words()) == 2)
+eventually(lambda: len(world.words()) == 2)
 print(world.words()[0]["parent"], *world.processes.pids().values(), flush=True)
 time.sleep(60)
 """
@@ -157,4 +157,4 @@ def test_nothing_is_left_of_an_agent_that_is_killed(tmp_path: Path) -> None:
         pids = [int(word) for word in agent.stdout.readline().split()]
         agent.kill()
     assert len(pids) == 3
-    wait_for(lambda: all_gone(pids))
+    eventually(lambda: all_gone(pids))
