@@ -98,8 +98,8 @@ def _clip_per_stage(context: WorkerContext) -> None:
 def _moment_lost(context: WorkerContext) -> None:
     optimizer_load = session.Session.load
 
-    def load(self: Any, record: Any, *, with_optimizer: bool = False) -> None:
-        optimizer_load(self, record, with_optimizer=with_optimizer)
+    def load(self: Any, record: Any, **options: Any) -> None:
+        optimizer_load(self, record, **options)
         for state in self._with_optimizer().state.values():
             state["exp_avg"].zero_()
             break
