@@ -64,7 +64,8 @@ def gathered(
     The leader comes first, then those that took part before, so that ranks change little. Only who has seen the round
     takes part: one that is gone does not, even while it isn't silent for long enough to know. Of those that are there
     as many take part as make a world that `fits`; the others wait. One that lives and has yet to see the round is
-    waited for; one that is not there only before the first generation: whoever comes later makes the group grow.
+    waited for, a spare too; one that is cold or not there only before the first generation: whoever comes later makes
+    the group grow.
 
     Args:
         waited: seconds since the round began, or since the last member came.
@@ -76,7 +77,7 @@ def gathered(
     if not any(member.id == state.leader for member in there):
         return []
     first = not state.ranks
-    late = [member for member in staying if member not in there and (first or member.id in state.ranks)]
+    late = [member for member in staying if member not in there and (first or member.round)]
     if len(there) < size.most and ((late and waited < _LATE * size.settle) or (first and waited < size.settle)):
         return []
     for count in range(min(len(there), size.most), max(1, size.least) - 1, -1):
@@ -107,8 +108,8 @@ def at_work(state: State, living: Sequence[Member]) -> list[Member]:
 
 
 def could_grow(state: State, living: Sequence[Member], *, size: Size, fits: Callable[[int], bool]) -> bool:
-    """Whether members that wait would make the next generation a larger one."""
-    waiting = [member for member in living if member.id not in state.ranks and not member.leaving]
+    """Whether members that wait, warm, would make the next generation a larger one."""
+    waiting = [each for each in living if each.id not in state.ranks and each.round and not each.leaving]
     room = size.most - len(state.ranks)
     return any(
         fits(state.world + sum(member.processes for member in waiting[:count]))

@@ -22,7 +22,7 @@ class Member:
     Attributes:
         host: the address at which the others reach what its workers serve; processes: workers that it starts.
         beat: grows with every writing.
-        round: the last round that it has seen, see `State`.
+        round: the last round that it has seen, see `State`; 0 while it is cold: it could not start workers at once.
         generation: that of its workers; 0 when none is running, nor has run since it saw the round.
         ends: of those workers that ended; of them all, once it is `done`.
         leaving: it was asked to end, and goes as soon as its workers have.

@@ -60,8 +60,11 @@ def test_after_the_first_generation_nobody_is_waited_for_who_is_not_there() -> N
     state = State(leader="a", round=2, ranks={"a": 0, "b": 1, "c": 2})
     there = group("a", "b", round=2)
     assert names(forming.gathered(state, there, size=SIZE, waited=0, fits=anything)) == ["a", "b"]
-    newcomer = [*there, member("d", round=1)]
-    assert names(forming.gathered(state, newcomer, size=SIZE, waited=0, fits=anything)) == ["a", "b"]
+    cold = [*there, member("d", round=0)]
+    assert names(forming.gathered(state, cold, size=SIZE, waited=0, fits=anything)) == ["a", "b"]
+    # A spare that was ready before the round began will see it soon: without it the next generation would end at once.
+    spare = [*there, member("d", round=1)]
+    assert names(forming.gathered(state, spare, size=SIZE, waited=0, fits=anything)) == []
     # One that took part, lives, and has yet to stop its workers is waited for.
     late = [*there, member("c", round=1, generation=4)]
     assert names(forming.gathered(state, late, size=SIZE, waited=9.9, fits=anything)) == []
@@ -141,6 +144,7 @@ def test_growth_pays_only_if_a_larger_world_fits() -> None:
     assert not forming.could_grow(state, busy, size=SIZE, fits=even)
     assert not forming.could_grow(state, [*busy, *group("c")], size=SIZE, fits=even)
     assert forming.could_grow(state, [*busy, *group("c", "d")], size=SIZE, fits=even)
+    assert not forming.could_grow(state, [*busy, *group("c", "d", round=0)], size=SIZE, fits=even)
     assert not forming.could_grow(
         state, [*busy, *group("c", "d")], size=forming.Size(least=2, most=3, settle=1), fits=even
     )
