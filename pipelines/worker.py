@@ -21,6 +21,7 @@ from shardline.components.elasticity.group.board import Board, StorageBoard
 from shardline.components.elasticity.group.forming import Size
 from shardline.components.elasticity.group.kube_board import KubernetesBoard, group_of
 from shardline.components.elasticity.group.picture import Picture
+from shardline.components.elasticity.group.standby import StandbyBoard
 from shardline.components.elasticity.group.state import Member
 from shardline.components.elasticity.pod import this_pod
 from shardline.components.elasticity.processes import Processes
@@ -33,6 +34,8 @@ from shardline.components.training import step
 
 #: Seconds for which an API server that does not answer is asked again: an agent has its workers to look after.
 _API_PATIENCE = 3.0
+#: To connect to it, and for an answer.
+_API_TIMEOUT = 2.0, 3.0
 #: How long a round lasts for agents that may yet come, in beats of the board.
 _SETTLE_BEATS = 8
 #: An agent whose loop does not come round for so long hangs; beside its loop a leader does the rest of the train step,
@@ -132,7 +135,7 @@ def on_machine(config: RunConfig, *, least: int, most: int, count: int | None, g
         host: found out unless given.
     """
     return Place(
-        board=StorageBoard(run_storage(config).at(f"groups/{group}")),
+        board=_in_run_folder(config, group=group),
         id=f"{socket.gethostname()}-{os.getpid()}",
         host=host or _address(),
         node=socket.gethostname(),
@@ -143,19 +146,27 @@ def on_machine(config: RunConfig, *, least: int, most: int, count: int | None, g
     )
 
 
+def _in_run_folder(config: RunConfig, *, group: str) -> StorageBoard:
+    return StorageBoard(run_storage(config).at(f"groups/{group}"))
+
+
 def in_pod(config: RunConfig) -> Place:
-    """The place of an agent in a pod of the run's job; the agents meet in the namespace.
+    """The place of an agent in a pod of the run's job; the agents meet in the namespace, or while the API server is
+    away in the run folder.
 
     Raises:
         EnvironmentLacking: the pod does not say who it is, or may not do what an agent does.
     """
-    client = Client.connect(patience=_API_PATIENCE)
+    client = Client.connect(patience=_API_PATIENCE, timeout=_API_TIMEOUT)
     pod = this_pod(client)
     owner = pod.controller or pod.reference
-    workers = config.kubernetes.workers
+    workers, group = config.kubernetes.workers, group_of(owner)
+    agent = f"{pod.name.removeprefix(owner['name'] + '-')}-{pod.uid[:8]}"
     return Place(
-        board=KubernetesBoard(client, group=group_of(owner), pod=pod),
-        id=f"{pod.name.removeprefix(owner['name'] + '-')}-{pod.uid[:8]}",
+        board=StandbyBoard(
+            KubernetesBoard(client, group=group, pod=pod), _in_run_folder(config, group=group), member=agent
+        ),
+        id=agent,
         host=os.environ.get("POD_IP") or _address(),
         node=os.environ.get("NODE_NAME", ""),
         processes=workers.processes_a_pod,

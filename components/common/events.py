@@ -26,6 +26,7 @@ EVENTS: dict[str, str] = {
     "layout.chosen": "the parallel layout of a generation",
     "generation.started": "a group of workers formed",
     "worker.lost": "a worker ended before its time",
+    "member.apart": "an agent is left out that does not reach another over the network",
     "checkpoint.committed": "a checkpoint is complete",
     "checkpoint.loaded": "training goes on from a checkpoint",
     "checkpoint.damaged": "a checkpoint was put aside",

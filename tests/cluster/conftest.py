@@ -18,7 +18,12 @@ import urllib3
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException
 
+from shardline.components.common.runfolder import run_storage
+from shardline.components.common.storage import Storage
 from shardline.components.common.storage.s3client import PatientS3FileSystem
+from shardline.components.elasticity.local import local_agent
+from shardline.components.sharding import step as sharding
+from shardline.components.training import step as training
 from tests.cluster import scripts
 from tests.cluster.jobs import BUCKET, KEYS, OVERRIDES, STEPS, ClusterRun, Make, cluster_run
 from tests.cluster.kube import Cluster, Namespace, await_removal, fresh_namespace
@@ -151,6 +156,17 @@ def spare_node(cluster: Cluster) -> Iterator[str]:
         pytest.skip("the nodes of KUBECONFIG's cluster are not ours to cut off")
     yield SPARE_NODE
     scripts.node("up", SPARE_NODE)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Storage:
+    """What every run of `make` comes to, by one process of this machine that nothing disturbs."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    runs.write_corpus(root / "corpus")
+    config = runs.make_config(root, run="undisturbed", steps=STEPS, overrides=(*OVERRIDES, "resources.processes=1"))
+    sharding.run(config)
+    training.run(config, agent=local_agent(config))
+    return run_storage(config)
 
 
 @pytest.fixture

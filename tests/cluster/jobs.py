@@ -19,6 +19,7 @@ from shardline.components.common.kubernetes.render import Part, render
 from shardline.components.common.runfolder import run_storage
 from shardline.components.common.storage import Storage
 from shardline.components.elasticity import jobstate
+from shardline.components.sharding import step as sharding
 from tests.cluster.kube import PYTORCHJOB, Namespace, until
 from tests.cluster.pods import S3, NodePython
 from tests.distributed.runs import CONFIG
@@ -49,6 +50,10 @@ class ClusterRun:
     def apply(self, *parts: Part) -> None:
         for manifest in render(self.loaded, only=parts):
             self.client.apply(manifest)
+
+    def shard(self) -> None:
+        """Make the data set, from here."""
+        sharding.run(self.loaded.config)
 
     def phase(self) -> str:
         job = self.client.get("PyTorchJob", self.name)

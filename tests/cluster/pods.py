@@ -114,6 +114,12 @@ class S3:
 
     inside: str
     outside: str
+    namespace: Namespace
+
+    def pod(self) -> Any:
+        """The one pod that it is."""
+        (found,) = self.namespace.pods("app=s3")
+        return found
 
 
 @contextlib.contextmanager
@@ -137,10 +143,10 @@ def s3_server(namespace: Namespace, python: NodePython) -> Iterator[S3]:
     namespace.until(lambda: _ready_address(namespace) is not None, "the S3 server answers")
     inside = f"http://s3.{namespace.name}.svc:{port}"
     if namespace.cluster.box:
-        yield S3(inside, f"http://{_ready_address(namespace)}:{port}")
+        yield S3(inside, f"http://{_ready_address(namespace)}:{port}", namespace)
     else:
         with _forwarded(namespace, port) as outside:
-            yield S3(inside, outside)
+            yield S3(inside, outside, namespace)
 
 
 def _ready_address(namespace: Namespace) -> str | None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from shardline.components.common import config as configs
-from shardline.components.sharding import step as sharding
 from shardline.components.training import step as training
 from tests.cluster.jobs import ClusterRun, Make
 from tests.distributed import runs
@@ -34,7 +33,7 @@ def uid(run: ClusterRun) -> str | None:
 
 def test_killed_and_started_again_it_finds_its_job(make: Make, tmp_path: Path) -> None:
     run = make("found", workers={"replicas": 1})
-    sharding.run(run.loaded.config)
+    run.shard()
     with launcher(run, tmp_path) as first:
         run.until(lambda: runs.saved(run.run, 10), "training has begun")
         first.send_signal(signal.SIGKILL)
@@ -51,7 +50,7 @@ def test_killed_and_started_again_it_finds_its_job(make: Make, tmp_path: Path) -
 @pytest.mark.parametrize("cancelled", [True, False])
 def test_a_signal_ends_the_job_only_if_a_person_cancelled(make: Make, tmp_path: Path, cancelled: bool) -> None:
     run = make("ended", workers={"replicas": 1}, overrides=("training.steps=100000",))
-    sharding.run(run.loaded.config)
+    run.shard()
     with launcher(run, tmp_path, cancelled=cancelled) as process:
         run.until(lambda: runs.saved(run.run, 10), "training has begun")
         process.terminate()

@@ -16,7 +16,6 @@ import pytest
 from shardline.components.common.events import EventLog
 from shardline.components.common.runfolder import DONE_FILE, STATUS_FILE, write_json
 from shardline.components.common.streams import StreamWriter, now
-from shardline.components.sharding import step as sharding
 from tests.cluster import scripts
 from tests.cluster.jobs import Make
 from tests.cluster.kube import Cluster, Namespace
@@ -278,7 +277,7 @@ def test_a_run_that_it_scales_from_two_to_four_trains_to_its_end(
     make: Make, privileged_namespace: Namespace, tmp_path: Path
 ) -> None:
     run = make("scaled", workers={"replicas": 2, "min": 2, "max": 4, "cpu": "500m"})
-    sharding.run(run.loaded.config)
+    run.shard()
     run.apply("train")
     operators = Operators(privileged_namespace, tmp_path)
     try:

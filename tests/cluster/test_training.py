@@ -57,14 +57,10 @@ def test_from_corpus_to_report_with_two_then_four_workers(make: Make, tmp_path: 
     assert run.run.exists(REPORT_FILE) and run.run.exists("model/model.safetensors")
 
 
-def sharded(run: ClusterRun) -> ClusterRun:
-    sharding.run(run.loaded.config)
-    return run
-
-
 @pytest.mark.parametrize("which", ["the leader's", "another"])
-def test_a_pod_that_is_deleted_comes_back_and_nothing_is_lost(make: Make, tmp_path: Path, which: str) -> None:
-    run = sharded(make("deleted", workers={"replicas": 2, "min": 1, "max": 2}))
+def test_a_pod_that_is_deleted_comes_back_and_nothing_is_lost(make: Make, undisturbed: Storage, which: str) -> None:
+    run = make("deleted", workers={"replicas": 2, "min": 1, "max": 2})
+    run.shard()
     run.apply("train")
     run.until(lambda: len(run.workers()) == 2 and runs.saved(run.run, 10), "two workers train")
     before, leader = run.workers(), leader_of(run)
@@ -76,7 +72,7 @@ def test_a_pod_that_is_deleted_comes_back_and_nothing_is_lost(make: Make, tmp_pa
     assert now.metadata.uid == survivor.metadata.uid
     assert now.status.container_statuses[0].restart_count == 0
     run.trained()
-    runs.same_result(run.run, on_this_machine(run, tmp_path), steps=STEPS)
+    runs.same_result(run.run, undisturbed, steps=STEPS)
 
 
 def leader_of(run: ClusterRun) -> str:

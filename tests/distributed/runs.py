@@ -200,5 +200,10 @@ def worlds(run: Storage) -> list[int]:
 
 def saved(run: Storage, step: int) -> bool:
     """Whether there is a checkpoint of optimizer step `step` or a later one."""
+    return last_saved(run) >= step
+
+
+def last_saved(run: Storage) -> int:
+    """The optimizer step of the newest checkpoint; 0 before there is one."""
     found = catalog.current(run)
-    return found is not None and found.step >= step
+    return found.step if found else 0

@@ -35,7 +35,9 @@ class Client:
         self._transport = transport
 
     @classmethod
-    def connect(cls, *, namespace: str | None = None, patience: float = 60.0) -> Client:
+    def connect(
+        cls, *, namespace: str | None = None, patience: float = 60.0, timeout: tuple[float, float] = TIMEOUT
+    ) -> Client:
         """The cluster that this pod is in, or the one that KUBECONFIG or ~/.kube/config names.
 
         Nothing is asked yet: whether the cluster answers shows with the first request.
@@ -43,11 +45,12 @@ class Client:
         Args:
             namespace: where objects are that name none; the pod's or the context's unless given.
             patience: seconds for which what fails for a moment is tried again.
+            timeout: seconds to connect, and to wait for an answer.
 
         Raises:
             EnvironmentLacking: there is neither, or the file is no kubeconfig.
         """
-        return cls(Transport.connect(patience=patience), namespace=namespace)
+        return cls(Transport.connect(patience=patience, timeout=timeout), namespace=namespace)
 
     def get(self, kind: str, name: str, *, namespace: str | None = None) -> Manifest | None:
         """The object, or None when it is not there."""

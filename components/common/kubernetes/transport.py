@@ -34,14 +34,14 @@ _LONGEST_WAIT = 5.0
 class Transport:
     """A connection to one API server. Any number of threads may use it."""
 
-    def __init__(self, api: Any, *, namespace: str, patience: float) -> None:
+    def __init__(self, api: Any, *, namespace: str, patience: float, timeout: tuple[float, float] = TIMEOUT) -> None:
         self.namespace = namespace
         self._api = api
-        self._patience = patience
+        self._patience, self._timeout = patience, timeout
         self._answered = False
 
     @classmethod
-    def connect(cls, *, patience: float) -> Transport:
+    def connect(cls, *, patience: float, timeout: tuple[float, float] = TIMEOUT) -> Transport:
         """The cluster that this pod is in, or the one that KUBECONFIG or ~/.kube/config names.
 
         `namespace` is then the pod's, or that of the current context.
@@ -68,7 +68,7 @@ class Transport:
                 hint="set KUBECONFIG to a file that `kubectl` works with, or run in a pod that has a token",
             ) from error
         settings.retries = False  # ours are the retries
-        return cls(client.ApiClient(settings), namespace=namespace, patience=patience)
+        return cls(client.ApiClient(settings), namespace=namespace, patience=patience, timeout=timeout)
 
     def answer(
         self,
@@ -78,7 +78,7 @@ class Transport:
         body: Mapping[str, Any] | None = None,
         query: Mapping[str, str] | None = None,
         content: str = "application/json",
-        timeout: tuple[float, float] = TIMEOUT,
+        timeout: tuple[float, float] | None = None,
         stream: bool = False,
     ) -> Any:
         """The server's answer (urllib3's); asked again while it fails for a moment and patience lasts.
@@ -86,12 +86,12 @@ class Transport:
         Args:
             content: the type of `body`.
             stream: leave the answer's body to the caller to read; else all of it is there.
-            timeout: seconds to connect, and to wait for the next byte.
+            timeout: seconds to connect, and to wait for the next byte; the connection's own unless given.
         """
         started, attempts = time.monotonic(), 0
         while True:
             attempts += 1
-            answer, error = self._once(request, method, body, query, content, timeout, stream)
+            answer, error = self._once(request, method, body, query, content, timeout or self._timeout, stream)
             if error is None:
                 self._answered = True
                 return answer

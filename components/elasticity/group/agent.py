@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from torch.distributed import TCPStore
@@ -21,6 +20,7 @@ from torch.distributed import TCPStore
 from shardline.components.common import control
 from shardline.components.common.errors import (
     EXIT_BUG,
+    EXIT_PEER_LOST,
     PeerLost,
     ShardlineError,
     Stopped,
@@ -39,6 +39,7 @@ from shardline.components.elasticity.group.board import Board
 from shardline.components.elasticity.group.leaving import Leaving
 from shardline.components.elasticity.group.picture import Picture
 from shardline.components.elasticity.group.presence import Presence
+from shardline.components.elasticity.group.reach import Reach
 from shardline.components.elasticity.group.state import Member, State
 from shardline.components.elasticity.processes import Processes
 from shardline.components.elasticity.restarts import Restarts
@@ -82,9 +83,10 @@ class GroupAgent:
         self._presence = Presence(board, member)
         self._processes, self._keeper = processes, keeper
         self._leaving = Leaving(grace=grace)
-        self._pulse = forming.Pulse(silence=board.silence_seconds)
+        self._pulse, self._reach = forming.Pulse(), Reach()
         self._unread_since: float | None = None
         self._known: tuple[State | None, object, list[Member]] = (None, None, [])
+        self._told_apart: dict[str, tuple[str, ...]] = {}
         self._restarts: Restarts | None = None
         self._looked = time.monotonic()
 
@@ -122,8 +124,8 @@ class GroupAgent:
                 if forming.next_leader(state, living) == self._id:
                     if self._take_lead(state, version):
                         self._lead(lead, fence=state.fence if state else None)
-                    continue
-                if state is not None:
+                        continue
+                elif state is not None:
                     self._follow(state)
                 self._leaving.check(at_work=bool(self._processes.generation))
                 self._processes.wait(self._board.poll_seconds)
@@ -152,7 +154,8 @@ class GroupAgent:
         self._looked = time.monotonic()
         try:
             state, version = self._board.state()
-            living = self._pulse.living(self._board.members(), now=time.monotonic())
+            members = self._board.members()
+            living = self._pulse.living(members, silence=self._board.silence_seconds, now=time.monotonic())
         except PeerLost:
             # Workers that are at work need no board.
             since = self._unread_since = self._unread_since or time.monotonic()
@@ -177,7 +180,8 @@ class GroupAgent:
             processes.warm()
             # Who has yet to import torch would keep the others waiting in their first meeting.
             seen = state.round if processes.ready else member.round
-            self._presence.tell(round=seen, generation=0, ends=())
+            tried, cut_off = self._reach.tried(member, state, self._known[2])
+            self._presence.tell(round=seen, generation=0, ends=(), tried=tried, cut_off=cut_off)
         elif processes.generation != state.generation:
             processes.start(state.job, count=member.processes, first_rank=first_rank, world=state.world)
         if processes.generation:
@@ -188,7 +192,10 @@ class GroupAgent:
     def _take_lead(self, state: State | None, version: object) -> bool:
         if state is None:
             return self._board.swap(version, State(leader=self._id))
-        taken = replace(state, leader=self._id, term=state.term + 1, round=state.round + 1, phase="gathering")
+        tries = state.round + 1 if state.tries == state.round else state.tries
+        taken = state.changed(
+            leader=self._id, term=state.term + 1, round=state.round + 1, tries=tries, phase="gathering"
+        )
         return self._board.swap(version, taken)
 
     def _lead(self, lead: Callable[[GroupAgent, int | None], None], *, fence: int | None) -> None:
@@ -222,7 +229,7 @@ class GroupAgent:
             state, version, _ = self._look()
             if state is None or state.leader != self._id:
                 raise Superseded("another agent leads the group now")
-            changed = replace(state, **changes)
+            changed = state.changed(**changes)
             if self._board.swap(version, changed):
                 return changed
 
@@ -231,12 +238,15 @@ class GroupAgent:
         self._restarts = restarts = Restarts(job.name, run=run, lease=lease, events=events, most=self._max_restarts)
         self._change(fence=lease.fence)
         while True:
-            state, store = self._form(job, run=run, lease=lease)
+            state, store = self._form(job, run=run, lease=lease, events=events)
             ends, gone = self._see_through(state, job=job, run=run)
             del store
             if not ends and not gone:
                 return
-            self._change(phase="gathering", round=state.round + 1, generation=0)
+            # Who only lost a peer may have lost it to a cut in the network: nobody is gone, and it would come again.
+            cut = not gone and all(end.exit_code == EXIT_PEER_LOST for end in ends)
+            again = state.round + 1
+            self._change(phase="gathering", round=again, tries=again if cut else state.tries, generation=0)
             found = self._newest_snapshot(run)
             kept = restarts.after(
                 state.generation, ends=ends, gone=gone, snapshot=place_of(found)[1] if found else None
@@ -253,9 +263,10 @@ class GroupAgent:
         durable = catalog.current(run)
         return None if durable and (durable.generation, durable.step) >= place_of(found) else found
 
-    def _form(self, job: Job, *, run: Storage, lease: Lease) -> tuple[State, TCPStore]:
+    def _form(self, job: Job, *, run: Storage, lease: Lease, events: EventLog) -> tuple[State, TCPStore]:
         """Wait for the members of the next generation, and have them start."""
         members = self._gather()
+        self._tell_apart(members, events=events)
         generation = lease.next_generation()
         ranks, world = forming.ranks_of(members)
         host = self._presence.member.host
@@ -282,8 +293,20 @@ class GroupAgent:
             present = there
             waited = time.monotonic() - since
             members = forming.gathered(state, living, size=self._size, waited=waited, fits=self._fits)
+            if members and forming.is_isolated(members[0], living):
+                raise PeerLost("this agent reaches fewer of the others than they reach of each other")
             if members:
                 return members
+
+    def _tell_apart(self, members: list[Member], *, events: EventLog) -> None:
+        """Tell of each member that is left out because of a cut between it and another."""
+        for member in self._known[2]:
+            missed = [other.id for other in members if forming.apart(member, other)]
+            if missed and member.cut_off != self._told_apart.get(member.id):
+                self._told_apart[member.id] = member.cut_off
+                data = {"member": member.id, "node": member.node, "cut_off": missed}
+                reason = f"no connection between {member.id} and {', '.join(missed)}; the others go on without it"
+                events.emit("member.apart", data, reason=reason)
 
     def _see_through(self, state: State, *, job: Job, run: Storage) -> tuple[list[End], list[str]]:
         """Until the generation has ended: the workers that ended badly, and the members that are gone."""

@@ -30,9 +30,14 @@ class Board(Protocol):
         silence_seconds: after so many without one it counts as gone.
     """
 
-    beat_seconds: float
-    poll_seconds: float
-    silence_seconds: float
+    @property
+    def beat_seconds(self) -> float: ...
+
+    @property
+    def poll_seconds(self) -> float: ...
+
+    @property
+    def silence_seconds(self) -> float: ...
 
     def state(self) -> tuple[State | None, Version]:
         """The state, None before there is one; and what `swap` asks for."""

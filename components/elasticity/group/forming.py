@@ -30,23 +30,22 @@ class Size:
 class Pulse:
     """Which members live: those whose record has changed not long ago, by this machine's clock alone."""
 
-    def __init__(self, *, silence: float) -> None:
-        self._silence = silence
+    def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}
         self._looked: float | None = None
 
-    def living(self, members: Sequence[Member], *, now: float) -> list[Member]:
-        """Those of `members`, as just read, that have not been silent for too long; one that left is not there."""
+    def living(self, members: Sequence[Member], *, silence: float, now: float) -> list[Member]:
+        """Those of `members`, as just read, not silent for `silence` seconds; one that left is not there."""
         # While nobody could look, nobody was silent: the place where they meet may have been away for all.
         gap = now - self._looked if self._looked is not None else 0.0
-        unseen = gap if gap > self._silence / 2 else 0.0
+        unseen = gap if gap > silence / 2 else 0.0
         self._looked = now
         seen = {}
         for member in members:
             beat, since = self._seen.get(member.id, (-1, now))
             seen[member.id] = (beat, since + unseen) if beat == member.beat else (member.beat, now)
         self._seen = seen
-        return [member for member in members if now - seen[member.id][1] <= self._silence]
+        return [member for member in members if now - seen[member.id][1] <= silence]
 
 
 def next_leader(state: State | None, living: Sequence[Member]) -> str | None:
@@ -65,13 +64,15 @@ def gathered(
     takes part: one that is gone does not, even while it isn't silent for long enough to know. Of those that are there
     as many take part as make a world that `fits`; the others wait. One that lives and has yet to see the round is
     waited for, a spare too; one that is cold or not there only before the first generation: whoever comes later makes
-    the group grow.
+    the group grow. In a round in which they try whether they reach each other, only those take part that all do.
 
     Args:
         waited: seconds since the round began, or since the last member came.
     """
     staying = [member for member in living if not member.leaving]
     there = [member for member in staying if member.round == state.round and member.generation == 0]
+    if state.tries == state.round:
+        there = [member for member in there if member.tried == state.round]
     order = {state.leader: -2} | {name: rank for name, rank in state.ranks.items() if name != state.leader}
     there.sort(key=lambda member: (order.get(member.id, 1 << 62), member.id))
     if not any(member.id == state.leader for member in there):
@@ -80,11 +81,37 @@ def gathered(
     late = [member for member in staying if member not in there and (first or member.round)]
     if len(there) < size.most and ((late and waited < _LATE * size.settle) or (first and waited < size.settle)):
         return []
+    there = connected(there)
     for count in range(min(len(there), size.most), max(1, size.least) - 1, -1):
         if fits(sum(member.processes for member in there[:count])):
             return there[:count]
     # With all that there may be nothing else is to be waited for: forming them tells what does not fit.
     return there[: size.most] if len(there) >= size.most else []
+
+
+def apart(one: Member, other: Member) -> bool:
+    """Whether either could not reach the other."""
+    return other.id in one.cut_off or one.id in other.cut_off
+
+
+def connected(members: Sequence[Member]) -> list[Member]:
+    """Those of `members` that all reach each other, in their order; the first one, which leads, among them.
+
+    Not always as many as could be, which is a hard problem: whoever is cut off from most others is left out first.
+    """
+    staying = list(members)
+    while True:
+        cuts = [sum(apart(member, other) for other in staying if other is not member) for member in staying]
+        if not any(cuts):
+            return staying
+        worst = max(range(1, len(staying)), key=lambda place: (cuts[place], place))
+        del staying[worst]
+
+
+def is_isolated(leader: Member, members: Sequence[Member]) -> bool:
+    """Whether more of `members` reach each other than are left with `leader`."""
+    others = [member for member in members if member.id != leader.id]
+    return bool(others) and len(connected(others)) > len(connected([leader, *others]))
 
 
 def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], int]:
@@ -108,8 +135,10 @@ def at_work(state: State, living: Sequence[Member]) -> list[Member]:
 
 
 def could_grow(state: State, living: Sequence[Member], *, size: Size, fits: Callable[[int], bool]) -> bool:
-    """Whether members that wait, warm, would make the next generation a larger one."""
+    """Whether members that wait, warm, and reach all others, would make the next generation a larger one."""
+    taking_part = [each for each in living if each.id in state.ranks]
     waiting = [each for each in living if each.id not in state.ranks and each.round and not each.leaving]
+    waiting = [each for each in waiting if not any(apart(each, other) for other in taking_part)]
     room = size.most - len(state.ranks)
     return any(
         fits(state.world + sum(member.processes for member in waiting[:count]))

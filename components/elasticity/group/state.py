@@ -7,7 +7,7 @@ is changed by compare-and-swap, by the agent that leads and by one that takes th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from shardline.components.elasticity.ends import End
@@ -26,6 +26,7 @@ class Member:
         generation: that of its workers; 0 when none is running, nor has run since it saw the round.
         ends: of those workers that ended; of them all, once it is `done`.
         leaving: it was asked to end, and goes as soon as its workers have.
+        tried: the last round in which it tried whether it reaches the others; cut_off: those that it did not.
         node: the machine that it is on; address: host and port where it serves what is in its memory.
         own, copies: the files there of each snapshot, made by its workers and copied from another member.
     """
@@ -38,6 +39,8 @@ class Member:
     generation: int = 0
     ends: tuple[End, ...] = ()
     leaving: bool = False
+    tried: int = 0
+    cut_off: tuple[str, ...] = ()
     node: str = ""
     address: str = ""
     own: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -59,7 +62,7 @@ class Member:
     def from_json(value: Mapping[str, Any]) -> Member:
         ends = tuple(End(**end) for end in value["ends"])
         own, copies = ({name: tuple(files) for name, files in value[key].items()} for key in ("own", "copies"))
-        return Member(**{**value, "ends": ends, "own": own, "copies": copies})
+        return Member(**{**value, "ends": ends, "cut_off": tuple(value["cut_off"]), "own": own, "copies": copies})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +70,10 @@ class State:
     """What a group has agreed on.
 
     Attributes:
-        leader: the id of the agent that decides; term: grows with every other leader.
+        leader: the id of the agent that decides; term: grows with every other leader, changes with every change.
         fence: of the lease that the leader holds, or held; 0 before it has one.
         round: grows whenever members are to gather anew: who has seen it has stopped its workers.
+        tries: the last round in which they are to try whether they reach each other.
         generation: of the workers, in `running`.
         ranks: of each member that takes part, its first worker's rank; the others wait as spares.
         job: what the workers do, as `worker_main` takes it.
@@ -79,8 +83,10 @@ class State:
 
     leader: str
     term: int = 1
+    changes: int = 0
     fence: int = 0
     round: int = 1
+    tries: int = 0
     phase: Phase = "gathering"
     generation: int = 0
     world: int = 0
@@ -88,6 +94,15 @@ class State:
     job: dict[str, Any] = field(default_factory=dict)
     first_snapshots: int = 0
     result: dict[str, Any] | None = None
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Of two states of a group, the larger is the later one."""
+        return self.term, self.changes
+
+    def changed(self, **changes: Any) -> State:
+        """The state that follows this one."""
+        return replace(self, changes=self.changes + 1, **changes)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

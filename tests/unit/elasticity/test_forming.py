@@ -120,22 +120,22 @@ def test_one_leads_at_a_time() -> None:
 
 
 def test_silence_is_measured_by_changes_alone() -> None:
-    pulse = forming.Pulse(silence=3)
-    assert names(pulse.living([member("a", beat=5), member("b", beat=1)], now=0)) == ["a", "b"]
-    pulse.living([member("a", beat=5), member("b", beat=1)], now=1.5)
-    assert names(pulse.living([member("a", beat=6), member("b", beat=1)], now=3)) == ["a", "b"]
-    assert names(pulse.living([member("a", beat=7), member("b", beat=1)], now=3.1)) == ["a"]
-    assert names(pulse.living([member("a", beat=7), member("b", beat=2)], now=4)) == ["a", "b"]
-    assert names(pulse.living([member("b", beat=2)], now=4.1)) == ["b"]
+    pulse = forming.Pulse()
+    assert names(pulse.living([member("a", beat=5), member("b", beat=1)], silence=3, now=0)) == ["a", "b"]
+    pulse.living([member("a", beat=5), member("b", beat=1)], silence=3, now=1.5)
+    assert names(pulse.living([member("a", beat=6), member("b", beat=1)], silence=3, now=3)) == ["a", "b"]
+    assert names(pulse.living([member("a", beat=7), member("b", beat=1)], silence=3, now=3.1)) == ["a"]
+    assert names(pulse.living([member("a", beat=7), member("b", beat=2)], silence=3, now=4)) == ["a", "b"]
+    assert names(pulse.living([member("b", beat=2)], silence=3, now=4.1)) == ["b"]
 
 
 def test_what_nobody_could_see_is_no_silence() -> None:
-    pulse = forming.Pulse(silence=3)
-    pulse.living([member("a", beat=5)], now=0)
-    pulse.living([member("a", beat=5)], now=1)
-    assert names(pulse.living([member("a", beat=5)], now=500)) == ["a"]
-    assert names(pulse.living([member("a", beat=5)], now=501.5)) == ["a"]
-    assert names(pulse.living([member("a", beat=5)], now=502.5)) == []
+    pulse = forming.Pulse()
+    pulse.living([member("a", beat=5)], silence=3, now=0)
+    pulse.living([member("a", beat=5)], silence=3, now=1)
+    assert names(pulse.living([member("a", beat=5)], silence=3, now=500)) == ["a"]
+    assert names(pulse.living([member("a", beat=5)], silence=3, now=501.5)) == ["a"]
+    assert names(pulse.living([member("a", beat=5)], silence=3, now=502.5)) == []
 
 
 def test_growth_pays_only_if_a_larger_world_fits() -> None:
@@ -150,8 +150,62 @@ def test_growth_pays_only_if_a_larger_world_fits() -> None:
     )
 
 
+def having_tried(name: str, *cut_off: str, round: int = 2) -> Member:
+    return replace(member(name, round=round), tried=round, cut_off=cut_off)
+
+
+def test_a_generation_is_formed_of_those_that_reach_each_other() -> None:
+    state = State(leader="a", round=2, tries=2, ranks={"a": 0, "b": 1, "c": 2})
+    # Either end's word will do.
+    there = [having_tried("a"), having_tried("b", "c"), having_tried("c")]
+    assert names(forming.gathered(state, there, size=SIZE, waited=0, fits=anything)) == ["a", "b"]
+    # Whoever is cut off from the leader has nobody to take part with, though it comes before the others.
+    there = [having_tried("a", "b"), having_tried("b"), having_tried("c")]
+    assert names(forming.gathered(state, there, size=SIZE, waited=0, fits=anything)) == ["a", "c"]
+    # Who has yet to try is waited for.
+    there = [having_tried("a"), having_tried("b"), member("c", round=2)]
+    assert names(forming.gathered(state, there, size=SIZE, waited=0, fits=anything)) == []
+
+
+def test_who_is_cut_off_from_most_is_left_out_and_a_leader_that_is_gives_up() -> None:
+    bad_b = [having_tried("a"), having_tried("b", "c", "d"), having_tried("c"), having_tried("d")]
+    assert names(forming.connected(bad_b)) == ["a", "c", "d"]
+    assert not forming.is_isolated(bad_b[0], bad_b)
+    bad_a = [having_tried("a", "b", "c", "d"), *map(having_tried, "bcd")]
+    assert names(forming.connected(bad_a)) == ["a"]
+    assert forming.is_isolated(bad_a[0], bad_a)
+    # Of two neither is better off.
+    pair = [having_tried("a", "b"), having_tried("b", "a")]
+    assert not forming.is_isolated(pair[0], pair)
+
+
+def test_a_group_does_not_grow_by_one_that_is_cut_off() -> None:
+    state = State(leader="a", phase="running", generation=4, ranks={"a": 0, "b": 1}, world=2)
+    busy = [member("a", generation=4), member("b", generation=4)]
+    assert not forming.could_grow(state, [*busy, having_tried("c", "b")], size=SIZE, fits=anything)
+    assert forming.could_grow(state, [*busy, having_tried("c")], size=SIZE, fits=anything)
+
+
+def test_of_two_states_the_later_one_is_known() -> None:
+    first = State(leader="a")
+    second = first.changed(phase="running")
+    third = replace(first, leader="b", term=2)
+    assert first.age < second.age < third.age
+    assert second.changed(round=9).age > second.age
+
+
 def test_records_survive_their_json() -> None:
-    one = Member(id="a", host="h", processes=2, beat=3, round=4, generation=5, ends=(End(rank=0, pid=1, exit_code=-9),))
+    one = Member(
+        id="a",
+        host="h",
+        processes=2,
+        beat=3,
+        round=4,
+        generation=5,
+        ends=(End(rank=0, pid=1, exit_code=-9),),
+        tried=4,
+        cut_off=("b",),
+    )
     assert Member.from_json(one.to_json()) == one
     state = State(leader="a", ranks={"a": 0}, job={"port": 5}, result={"exit_code": 0})
     assert State.from_json(state.to_json()) == state
