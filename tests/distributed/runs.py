@@ -56,8 +56,6 @@ LAYOUTS = {
     "three shards, eight microbatches": Layout(dp_shard=3),
     "two replicas x two shards": Layout(dp_replicate=2, dp_shard=2),
     "interleaved, two stages a rank": Layout(pp=2, schedule="Interleaved1F1B", stages_per_rank=2),
-    "interleaved x two shards": Layout(pp=2, dp_shard=2, schedule="Interleaved1F1B", stages_per_rank=2),
-    "four stages": Layout(pp=4),
 }
 
 

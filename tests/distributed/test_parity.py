@@ -1,7 +1,7 @@
-"""Same samples and same model whatever the layout: float64 loss curves agree to 1e-12 over ten optimizer steps.
+"""Same samples and same model where a run goes on under another layout, and each mistake of a kind is noticed.
 
-Real processes over gloo on a real data set whose blocks are padded and hold several documents. Each comparison is also
-made with a mistake put in, which it must notice.
+Float64 loss curves agree to 1e-12 over ten optimizer steps; `test_layouts` has all kinds of layouts beside each other.
+Real processes over gloo on a real data set whose blocks are padded and hold several documents.
 """
 
 from __future__ import annotations
@@ -63,23 +63,13 @@ def test_the_recorded_samples_are_those_of_the_order(world: World) -> None:
         assert indices == order.samples_of(step)[1].blocks.tolist()
 
 
-@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "one process"])
-def test_a_layout_changes_nothing(world: World, name: str) -> None:
-    run = world.run(slug(name), LAYOUTS[name])
-    assert furthest(losses(run), losses(world.reference)) <= AGREES
-    assert samples(run) == samples(world.reference)
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("one process", "two stages x two shards"),
         ("two stages", "three shards, eight microbatches"),
-        ("two shards", "two stages"),
         ("two stages x two shards", "one process"),
         ("three shards, eight microbatches", "two shards"),
         ("interleaved, two stages a rank", "two replicas x two shards"),
-        ("two replicas x two shards", "interleaved, two stages a rank"),
     ],
 )
 def test_a_run_goes_on_under_another_layout(world: World, before: str, after: str) -> None:
