@@ -206,6 +206,8 @@ def _own(loaded: Loaded, *, run: str, steps: int = MOST_STEPS) -> Loaded:
         f"training.steps={steps}",
         f"training.schedule.decay_steps={training.schedule.decay_steps or training.steps}",
         f"elastic.max_restarts={_RESTARTS}",
+        f"elastic.restarts_in_window={_RESTARTS}",
+        "elastic.set_aside_after=0",
         "monitoring.log_every=1",
         f"monitoring.flush_seconds={_FLUSH_LOCAL if local else _FLUSH_REMOTE}",
         f"kubernetes.patch={json.dumps(_renamed_patches(loaded.config, run=run))}",

@@ -20,6 +20,7 @@ NOTABLE = {
     "run.forked",
     "run.merged",
     "worker.lost",
+    "node.set_aside",
     "checkpoint.loaded",
     "checkpoint.damaged",
     "checkpoint.failed",

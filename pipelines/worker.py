@@ -15,7 +15,10 @@ from shardline.components.common.kubernetes.client import Client
 from shardline.components.common.machine import pod_memory, processes
 from shardline.components.common.owner import FENCE_VARIABLE, hold
 from shardline.components.common.runfolder import run_storage
+from shardline.components.common.storage import Storage
 from shardline.components.common.workers import module_of
+from shardline.components.elasticity.budget.nodes import BadNodes
+from shardline.components.elasticity.budget.verdict import Limits
 from shardline.components.elasticity.group.agent import GroupAgent
 from shardline.components.elasticity.group.board import Board, StorageBoard
 from shardline.components.elasticity.group.forming import Size
@@ -69,6 +72,7 @@ def join(loaded: Loaded, place: Place) -> None:
     Raises:
         ShardlineError: the error that ended the job, the same on every agent.
         Stopped: a signal to this one.
+        NodeSetAside: its node is one that runs do without, and the others are enough.
     """
     config, board = loaded.config, place.board
     run = run_storage(config)
@@ -87,9 +91,10 @@ def join(loaded: Loaded, place: Place) -> None:
             keeper=keeper,
             size=Size(least=place.least, most=place.most, settle=_SETTLE_BEATS * board.beat_seconds),
             fits=lambda world: fits(config, world=world, vocab=find_dataset(config).manifest.vocab),
-            max_restarts=config.elastic.max_restarts,
+            limits=Limits.of(config),
             timeout=config.elastic.timeout,
             grace=config.elastic.grace,
+            nodes=BadNodes(Storage(config.storage)),
         )
         with serving(
             config.run,
@@ -126,19 +131,28 @@ def _standing(picture: Picture, config: RunConfig, place: Place) -> Standing:
     )
 
 
-def on_machine(config: RunConfig, *, least: int, most: int, count: int | None, group: str, host: str | None) -> Place:
+def on_machine(
+    config: RunConfig,
+    *,
+    least: int,
+    most: int,
+    count: int | None,
+    group: str,
+    host: str | None,
+    node: str | None = None,
+) -> Place:
     """The place of an agent on a machine; the agents meet in the run folder.
 
     Args:
         count: workers; as the config says unless given.
         group: a name for this start of the job.
-        host: found out unless given.
+        host, node: found out unless given.
     """
     return Place(
         board=_in_run_folder(config, group=group),
         id=f"{socket.gethostname()}-{os.getpid()}",
         host=host or _address(),
-        node=socket.gethostname(),
+        node=node or socket.gethostname(),
         processes=count or processes(config),
         least=least,
         most=most,
@@ -150,9 +164,12 @@ def _in_run_folder(config: RunConfig, *, group: str) -> StorageBoard:
     return StorageBoard(run_storage(config).at(f"groups/{group}"))
 
 
-def in_pod(config: RunConfig) -> Place:
+def in_pod(config: RunConfig, *, node: str | None = None) -> Place:
     """The place of an agent in a pod of the run's job; the agents meet in the namespace, or while the API server is
     away in the run folder.
+
+    Args:
+        node: that the pod is on; NODE_NAME unless given.
 
     Raises:
         EnvironmentLacking: the pod does not say who it is, or may not do what an agent does.
@@ -168,7 +185,7 @@ def in_pod(config: RunConfig) -> Place:
         ),
         id=agent,
         host=os.environ.get("POD_IP") or _address(),
-        node=os.environ.get("NODE_NAME", ""),
+        node=node or os.environ.get("NODE_NAME", ""),
         processes=workers.processes_a_pod,
         least=workers.least,
         most=workers.most,

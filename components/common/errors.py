@@ -15,6 +15,7 @@ do (`hint`). Anything that is neither a `ShardlineError` nor `Stopped` is a bug 
     │   ├── RolledBack     175   training has to begin again from an earlier checkpoint, as it decided
     │   └── Regrouped      175   the workers saved and ended, for a group of another size to go on
     └── DeviceFault        176   a device or its node is suspect
+        └── NodeSetAside   176   this node is one that runs do without
     Stopped                130   the user stopped it (143: SIGTERM)
 """
 
@@ -135,6 +136,10 @@ class SnapshotLost(PeerLost):
 
 class DeviceFault(ShardlineError):
     exit_code = EXIT_DEVICE_FAULT
+
+
+class NodeSetAside(DeviceFault):
+    pass
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -27,6 +27,8 @@ EVENTS: dict[str, str] = {
     "generation.started": "a group of workers formed",
     "worker.lost": "a worker ended before its time",
     "member.apart": "an agent is left out that does not reach another over the network",
+    "budget.spent": "the run gives up: it was lost too often",
+    "node.set_aside": "a node is done without, as it failed again and again",
     "checkpoint.committed": "a checkpoint is complete",
     "checkpoint.loaded": "training goes on from a checkpoint",
     "checkpoint.damaged": "a checkpoint was put aside",

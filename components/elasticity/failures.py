@@ -107,10 +107,14 @@ def reason_of(record: dict[str, Any] | None, *, ends: Sequence[End]) -> str:
     return ", ".join(map(str, ends)) or "a worker is gone"
 
 
-def as_error(record: dict[str, Any] | None, *, ends: Sequence[End], restarts: int) -> ShardlineError:
-    """The error to raise for a generation that is not followed by another, after `restarts` that were allowed."""
+def as_error(record: dict[str, Any] | None, *, why: str, spent: str) -> ShardlineError:
+    """The error to raise for a generation that is not followed by another.
+
+    Args:
+        why: it ended, in words.
+        spent: why there is no further try, in words that go on from that.
+    """
     if record is not None and is_final(record):
         return RecordedError(record)
-    message = f"{reason_of(record, ends=ends)}, and elastic.max_restarts ({restarts}) is used up"
     code = int(record["exit_code"]) if record is not None else EXIT_PEER_LOST
-    return RecordedError({"message": message, "exit_code": code})
+    return RecordedError({"message": f"{why}, and {spent}", "exit_code": code})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 from shardline.components.common.config import RunConfig
 from shardline.components.common.events import EventLog
 from shardline.components.common.machine import processes
 from shardline.components.common.owner import Lease
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import Job
+from shardline.components.elasticity.budget.verdict import Limits
 from shardline.components.elasticity.group.agent import GroupAgent
 from shardline.components.elasticity.group.board import MemoryBoard
 from shardline.components.elasticity.group.forming import Size
@@ -22,14 +25,14 @@ class LocalAgent:
     """An `Agent` of `processes` workers on this machine: a group of one.
 
     Args:
-        max_restarts: how often the workers are started again after a loss.
+        limits: of what may be lost.
         timeout: seconds of silence after which a worker counts a peer as lost.
         grace: seconds that workers which can have to save when this process is asked to end.
     """
 
-    def __init__(self, *, processes: int, max_restarts: int, timeout: int, grace: int) -> None:
+    def __init__(self, *, processes: int, limits: Limits, timeout: int, grace: int) -> None:
         self.processes = processes
-        self._max_restarts = max_restarts
+        self._limits = limits
         self._timeout = timeout
         self._grace = grace
 
@@ -37,12 +40,12 @@ class LocalAgent:
         with Keeper(run, host=None) as keeper:
             agent = GroupAgent(
                 MemoryBoard(),
-                member=Member(id=_HOST, host=_HOST, processes=self.processes),
+                member=Member(id=_HOST, host=_HOST, processes=self.processes, node=socket.gethostname()),
                 processes=Processes(module=job.module, url=run.url, memory=keeper.root),
                 keeper=keeper,
                 size=Size(least=1, most=1, settle=0.0),
                 fits=lambda world: True,
-                max_restarts=self._max_restarts,
+                limits=self._limits,
                 timeout=self._timeout,
                 grace=self._grace,
             )
@@ -54,7 +57,7 @@ def local_agent(config: RunConfig) -> LocalAgent:
     """As the config asks for."""
     return LocalAgent(
         processes=processes(config),
-        max_restarts=config.elastic.max_restarts,
+        limits=Limits.of(config),
         timeout=config.elastic.timeout,
         grace=config.elastic.grace,
     )

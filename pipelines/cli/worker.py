@@ -26,6 +26,10 @@ def worker(
     host: Annotated[
         str | None, typer.Option("--host", metavar="ADDRESS", help="Where the other agents reach this machine.")
     ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", metavar="NAME", help="What this machine is called; its hostname, or a pod's node."),
+    ] = None,
     overrides: Overrides = None,
     root: Root = None,
 ) -> None:
@@ -42,13 +46,18 @@ def worker(
     loaded = read_config(config, overrides=overrides, root=root)
 
     from shardline.components.common.errors import UserError
+    from shardline.components.elasticity.budget.nodes import check_name
     from shardline.components.elasticity.pod import in_cluster
     from shardline.pipelines import worker as places
 
+    if node is not None:
+        check_name(node)
     if group is not None:
-        place = places.on_machine(loaded.config, least=least, most=most, count=processes, group=group, host=host)
+        place = places.on_machine(
+            loaded.config, least=least, most=most, count=processes, group=group, host=host, node=node
+        )
     elif in_cluster():
-        place = places.in_pod(loaded.config)
+        place = places.in_pod(loaded.config, node=node)
     else:
         raise UserError(
             "is needed: a name for this start of the job, the same on every machine and another one next time",

@@ -57,7 +57,7 @@ class Group:
         self.processes: list[Agent] = []
         self._logs: list[Path] = []
 
-    def start(self, count: int = 1) -> None:
+    def start(self, count: int = 1, *options: str) -> None:
         for _ in range(count):
             command = [
                 "worker",
@@ -70,6 +70,7 @@ class Group:
                 self._agents,
                 "--processes",
                 "1",
+                *options,
             ]
             self._logs.append(self._path.with_name(f"{self._path.stem}-{len(self._logs)}.log"))
             with open(self._logs[-1], "wb") as log:

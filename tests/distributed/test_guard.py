@@ -16,6 +16,7 @@ from shardline.components.common.runfolder import DATASET_FILE, adopt_config, ru
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import by_step, read_all
 from shardline.components.common.workers import Job
+from shardline.components.elasticity.budget.verdict import Limits
 from shardline.components.elasticity.local import LocalAgent
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding.decisions import decided
@@ -119,7 +120,8 @@ def test_roll_backs_do_not_use_up_the_restarts(root: tuple[Path, str]) -> None:
     with hold(run) as lease, EventLog(run, generation=0, writer="test") as log:
         adopt_config(run, config)
         run.write(DATASET_FILE, json.dumps({"key": dataset}).encode())
-        agent = LocalAgent(processes=2, max_restarts=1, timeout=60, grace=0)
+        limits = Limits(max_restarts=1, restart_window=60, restarts_in_window=1, set_aside_after=0)
+        agent = LocalAgent(processes=2, limits=limits, timeout=60, grace=0)
         agent.run(job, run=run, lease=lease, events=log)
     assert decided(run) == [Skip(step=8, batches=1)] * 2
     assert len(events(run, "training.rolled-back")) == 2 and not events(run, "worker.lost")

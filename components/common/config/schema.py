@@ -98,7 +98,15 @@ class Model(Section):
 
 class Elastic(Section):
     max_restarts: int = free(3, ge=0, le=1_000_000)
-    """How often a failed group of workers is started again before the run gives up."""
+    """How often, in a row and without a step saved in between, a lost group of workers is started again before the run
+    gives up."""
+    restart_window: int = free(24 * 3600, ge=1, le=366 * 24 * 3600)
+    """Seconds in which a run may be started again `restarts_in_window` times."""
+    restarts_in_window: int = free(100, ge=0, le=1_000_000)
+    """How often within `restart_window` a lost group of workers is started again, with or without progress."""
+    set_aside_after: int = free(3, ge=0, le=1_000_000)
+    """Losses within `restart_window` on the same node, or of processes there, after which training does without it; 0
+    never."""
     timeout: int = free(300, ge=5, le=7 * 24 * 3600)
     """Seconds without an answer after which a peer counts as lost."""
     grace: int = free(60, ge=0, le=24 * 3600)

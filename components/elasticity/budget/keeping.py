@@ -21,44 +21,73 @@ from shardline.components.elasticity.budget.ledger import Entry
 
 FOLDER = "ledger"
 _READERS = 8
+#: After which what could not be written is tried again; storage itself waits, too.
+_AGAIN_SECONDS = 2.0
 
 
 class Ledger:
     """The entries of the run in `run`, as they were when this was made, and those added since.
 
-    Safe for two threads: one that adds, one that tries again to write.
+    For the length of a `with` block a thread writes what is added; what it could not write is tried again.
     """
 
     def __init__(self, run: Storage) -> None:
         self._folder = run.at(FOLDER)
         self._entries = _read(self._folder)
         self._unwritten: list[str] = []
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()  # its lock is never held while storage works
+        self._ended = False
+        self._thread = threading.Thread(target=self._write_all, name="ledger", daemon=True)
 
     def entries(self) -> list[Entry]:
         """In the order in which it happened."""
         return [self._entries[name] for name in sorted(self._entries, key=lambda name: name.removesuffix(".json"))]
 
     def add(self, entry: Entry, *, job: str = "") -> None:
-        """Put an entry down, unless there is one of that generation or job.
+        """Put an entry down, in memory, unless there is one of that generation or job.
 
         Args:
             job: the uid of the job that the entry is about; "" for one about a generation alone.
         """
         name = f"{entry.generation:06d}{f'-job-{job}' if job else ''}.json"
-        with self._lock:
+        with self._changed:
             if name not in self._entries:
                 self._entries[name] = entry
                 self._unwritten.append(name)
-        self.write()
+                self._changed.notify()
 
     def write(self) -> None:
-        """Write what is in memory alone, as far as storage allows."""
-        with self._lock, contextlib.suppress(ShardlineError):
-            while self._unwritten:
-                name = self._unwritten[0]
-                self._folder.create(name, _encode(self._entries[name]))
-                self._unwritten.pop(0)
+        """Write what is in memory alone.
+
+        Raises:
+            ShardlineError: storage failed; the rest is still in memory.
+        """
+        while self._unwritten:
+            name = self._unwritten[0]
+            self._folder.create(name, _encode(self._entries[name]))
+            with self._changed:
+                self._unwritten.remove(name)
+
+    def __enter__(self) -> Ledger:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _write_all(self) -> None:
+        while True:
+            with contextlib.suppress(ShardlineError):
+                self.write()
+            with self._changed:
+                if self._ended:
+                    break
+                self._changed.wait(_AGAIN_SECONDS if self._unwritten else None)
+        with contextlib.suppress(ShardlineError):
+            self.write()
 
 
 def _encode(entry: Entry) -> bytes:

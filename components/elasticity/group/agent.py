@@ -21,6 +21,7 @@ from shardline.components.common import control
 from shardline.components.common.errors import (
     EXIT_BUG,
     EXIT_PEER_LOST,
+    NodeSetAside,
     PeerLost,
     ShardlineError,
     Stopped,
@@ -33,8 +34,11 @@ from shardline.components.common.owner import Lease
 from shardline.components.common.peers import place_of
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import Job
+from shardline.components.elasticity.budget.nodes import BadNodes
+from shardline.components.elasticity.budget.verdict import Limits
 from shardline.components.elasticity.ends import End
-from shardline.components.elasticity.group import forming
+from shardline.components.elasticity.group import forming, losses
+from shardline.components.elasticity.group.aside import Asides
 from shardline.components.elasticity.group.board import Board
 from shardline.components.elasticity.group.leaving import Leaving
 from shardline.components.elasticity.group.picture import Picture
@@ -42,7 +46,7 @@ from shardline.components.elasticity.group.presence import Presence
 from shardline.components.elasticity.group.reach import Reach
 from shardline.components.elasticity.group.state import Member, State
 from shardline.components.elasticity.processes import Processes
-from shardline.components.elasticity.restarts import Restarts
+from shardline.components.elasticity.restarts import Loss, Restarts
 from shardline.components.elasticity.snapshots import choice
 from shardline.components.elasticity.snapshots.keeper import Keeper
 from shardline.components.elasticity.worker_main import describe
@@ -60,7 +64,7 @@ class GroupAgent:
         processes: for its workers; keeper: of what is in this machine's memory, open.
         size: of the group.
         fits: whether there is a layout for a world of that many workers.
-        max_restarts: how often the workers are started again after a loss.
+        limits: of what may be lost; nodes: the records of nodes to do without, None where there is no other node.
         timeout: seconds of silence after which a worker counts a peer as lost, and storage that fails is waited for.
         grace: seconds that the workers have to save when this agent is asked to leave.
     """
@@ -74,12 +78,13 @@ class GroupAgent:
         keeper: Keeper,
         size: forming.Size,
         fits: Callable[[int], bool],
-        max_restarts: int,
+        limits: Limits,
         timeout: int,
         grace: int,
+        nodes: BadNodes | None = None,
     ) -> None:
         self._board, self._size, self._fits = board, size, fits
-        self._max_restarts, self._timeout = max_restarts, timeout
+        self._limits, self._timeout, self._asides = limits, timeout, Asides(nodes)
         self._presence = Presence(board, member)
         self._processes, self._keeper = processes, keeper
         self._leaving = Leaving(grace=grace)
@@ -88,6 +93,7 @@ class GroupAgent:
         self._known: tuple[State | None, object, list[Member]] = (None, None, [])
         self._told_apart: dict[str, tuple[str, ...]] = {}
         self._restarts: Restarts | None = None
+        self._before: State | None = None
         self._looked = time.monotonic()
 
     @property
@@ -115,6 +121,7 @@ class GroupAgent:
         Raises:
             Stopped: a signal; what its workers had done is saved if there was time, and the others go on without it.
             PeerLost: the board could not be read for `timeout` seconds, and nothing is at work here.
+            NodeSetAside: the others train without this node.
         """
         with self._present():
             while True:
@@ -176,6 +183,8 @@ class GroupAgent:
         if self._leaving.asked:
             self._presence.tell(leaving=True)
         if first_rank is None:
+            if forming.is_left_out(state, member):
+                raise self._asides.error(member.node)
             processes.stop(patience=_LOST_SECONDS)
             processes.warm()
             # Who has yet to import torch would keep the others waiting in their first meeting.
@@ -190,6 +199,7 @@ class GroupAgent:
     # what the leader does
 
     def _take_lead(self, state: State | None, version: object) -> bool:
+        self._before = state
         if state is None:
             return self._board.swap(version, State(leader=self._id))
         tries = state.round + 1 if state.tries == state.round else state.tries
@@ -205,7 +215,7 @@ class GroupAgent:
             return  # whoever leads now decides
         except StopRequested as error:
             self._close(to_record(error))
-        except (Stopped, PeerLost):
+        except (Stopped, PeerLost, NodeSetAside):
             raise  # of this machine, it may be: the others go on
         except Exception as error:
             self._close(to_record(error))
@@ -235,24 +245,33 @@ class GroupAgent:
 
     def run(self, job: Job, *, run: Storage, lease: Lease, events: EventLog) -> None:
         """As `Agent.run`; for the agent that leads."""
-        self._restarts = restarts = Restarts(job.name, run=run, lease=lease, events=events, most=self._max_restarts)
-        self._change(fence=lease.fence)
-        while True:
-            state, store = self._form(job, run=run, lease=lease, events=events)
-            ends, gone = self._see_through(state, job=job, run=run)
-            del store
-            if not ends and not gone:
-                return
-            # Who only lost a peer may have lost it to a cut in the network: nobody is gone, and it would come again.
-            cut = not gone and all(end.exit_code == EXIT_PEER_LOST for end in ends)
-            again = state.round + 1
-            self._change(phase="gathering", round=again, tries=again if cut else state.tries, generation=0)
-            found = self._newest_snapshot(run)
-            kept = restarts.after(
-                state.generation, ends=ends, gone=gone, snapshot=place_of(found)[1] if found else None
-            )
-            if not kept:
-                self._change(first_snapshots=state.generation + 1)
+        nodes, limits = self._asides.records, self._limits
+        with Restarts(job.name, run=run, lease=lease, events=events, limits=limits, nodes=nodes) as self._restarts:
+            state = self._change(fence=lease.fence)
+            if loss := losses.inherited(self._before):
+                self._recover(self._restarts, loss, run=run)
+            else:
+                self._change(aside=self._asides.names(state.aside))
+            while True:
+                state, store = self._form(job, run=run, lease=lease, events=events)
+                ends, gone = self._see_through(state, job=job, run=run)
+                del store
+                if not ends and not gone:
+                    return
+                loss = losses.noticed(state, self._known[2], ends=ends, gone=gone)
+                # Who only lost a peer may have lost it to a cut in the network: nobody is gone, and it comes again.
+                cut = not gone and all(end.exit_code == EXIT_PEER_LOST for end in ends)
+                again = state.round + 1
+                self._change(phase="gathering", round=again, tries=again if cut else state.tries, generation=0)
+                self._recover(self._restarts, loss, run=run)
+
+    def _recover(self, restarts: Restarts, loss: Loss, *, run: Storage) -> None:
+        """Return when another generation is to be formed, with what it is to know."""
+        found = self._newest_snapshot(run)
+        kept = restarts.after(loss, snapshot=place_of(found)[1] if found else None)
+        state = self._known[0]
+        changes: dict[str, Any] = {} if kept else {"first_snapshots": loss.generation + 1}
+        self._change(aside=self._asides.names(state.aside if state else ()), **changes)
 
     def _newest_snapshot(self, run: Storage) -> str | None:
         """The name of one that is newer than any checkpoint."""
@@ -279,7 +298,8 @@ class GroupAgent:
         found = self._newest_snapshot(run) if job.regroups else None
         snapshot = choice.described(found, self._known[2]) if found else None
         told = {**description, "host": host, "port": store.port, "snapshot": snapshot}
-        state = self._change(phase="running", generation=generation, ranks=ranks, world=world, job=told)
+        nodes = {member.id: member.node for member in members}
+        state = self._change(phase="running", generation=generation, ranks=ranks, world=world, nodes=nodes, job=told)
         return state, store
 
     def _gather(self) -> list[Member]:
@@ -287,6 +307,8 @@ class GroupAgent:
         since = time.monotonic()
         while True:
             state, living = self._tick()
+            if forming.yields(state, living, size=self._size, fits=self._fits):
+                raise self._asides.error(self._presence.member.node)
             there = {member.id for member in living}
             if not there <= present:
                 since = time.monotonic()

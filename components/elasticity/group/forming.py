@@ -52,7 +52,10 @@ def next_leader(state: State | None, living: Sequence[Member]) -> str | None:
     """The member that has to take the lead; None while somebody leads."""
     if state is not None and (state.phase == "closed" or state.leader in {member.id for member in living}):
         return None
-    return min((member.id for member in living if not member.leaving), default=None)
+    # One on a node that is set aside would only have to leave.
+    aside = state.aside if state is not None else ()
+    able = [member for member in living if not member.leaving]
+    return min(((member.node in aside, member.id) for member in able), default=(False, None))[1]
 
 
 def gathered(
@@ -64,7 +67,8 @@ def gathered(
     takes part: one that is gone does not, even while it isn't silent for long enough to know. Of those that are there
     as many take part as make a world that `fits`; the others wait. One that lives and has yet to see the round is
     waited for, a spare too; one that is cold or not there only before the first generation: whoever comes later makes
-    the group grow. In a round in which they try whether they reach each other, only those take part that all do.
+    the group grow. In a round in which they try whether they reach each other, only those take part that all do. Who is
+    on a node that is set aside takes part where there would be too few without, and the leader.
 
     Args:
         waited: seconds since the round began, or since the last member came.
@@ -74,15 +78,19 @@ def gathered(
     if state.tries == state.round:
         there = [member for member in there if member.tried == state.round]
     order = {state.leader: -2} | {name: rank for name, rank in state.ranks.items() if name != state.leader}
-    there.sort(key=lambda member: (order.get(member.id, 1 << 62), member.id))
+    there.sort(key=lambda member: (_unwanted(state, member), order.get(member.id, 1 << 62), member.id))
+    wanted = sum(not _unwanted(state, member) for member in there)
     if not any(member.id == state.leader for member in there):
         return []
     first = not state.ranks
-    late = [member for member in staying if member not in there and (first or member.round)]
-    if len(there) < size.most and ((late and waited < _LATE * size.settle) or (first and waited < size.settle)):
+    missing = [member for member in staying if member not in there and not _unwanted(state, member)]
+    late = [member for member in missing if first or member.round]
+    if wanted < size.most and ((late and waited < _LATE * size.settle) or (first and waited < size.settle)):
         return []
     there = connected(there)
-    for count in range(min(len(there), size.most), max(1, size.least) - 1, -1):
+    wanted = sum(not _unwanted(state, member) for member in there)
+    least, most = max(1, size.least), min(len(there), size.most)
+    for count in (*range(min(wanted, most), least - 1, -1), *range(max(wanted + 1, least), most + 1)):
         if fits(sum(member.processes for member in there[:count])):
             return there[:count]
     # With all that there may be nothing else is to be waited for: forming them tells what does not fit.
@@ -114,6 +122,24 @@ def is_isolated(leader: Member, members: Sequence[Member]) -> bool:
     return bool(others) and len(connected(others)) > len(connected([leader, *others]))
 
 
+def yields(state: State, living: Sequence[Member], *, size: Size, fits: Callable[[int], bool]) -> bool:
+    """Whether the leader is to leave: its node is set aside, and the others are enough without it."""
+    if not any(member.id == state.leader and member.node in state.aside for member in living):
+        return False
+    others = [member for member in living if member.node not in state.aside and not member.leaving]
+    numbers = range(max(1, size.least), min(len(others), size.most) + 1)
+    return any(fits(sum(member.processes for member in others[:count])) for count in numbers)
+
+
+def is_left_out(state: State, member: Member) -> bool:
+    """Whether the generation at work does without a member because of its node."""
+    return state.phase == "running" and member.id not in state.ranks and member.node in state.aside
+
+
+def _unwanted(state: State, member: Member) -> bool:
+    return member.node in state.aside and member.id != state.leader
+
+
 def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], int]:
     """The first rank of each member, and the world size."""
     ranks, world = {}, 0
@@ -137,7 +163,8 @@ def at_work(state: State, living: Sequence[Member]) -> list[Member]:
 def could_grow(state: State, living: Sequence[Member], *, size: Size, fits: Callable[[int], bool]) -> bool:
     """Whether members that wait, warm, and reach all others, would make the next generation a larger one."""
     taking_part = [each for each in living if each.id in state.ranks]
-    waiting = [each for each in living if each.id not in state.ranks and each.round and not each.leaving]
+    able = [each for each in living if not each.leaving and each.node not in state.aside]
+    waiting = [each for each in able if each.id not in state.ranks and each.round]
     waiting = [each for each in waiting if not any(apart(each, other) for other in taking_part)]
     room = size.most - len(state.ranks)
     return any(

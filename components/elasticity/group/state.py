@@ -77,6 +77,8 @@ class State:
         generation: of the workers, in `running`.
         ranks: of each member that takes part, its first worker's rank; the others wait as spares.
         job: what the workers do, as `worker_main` takes it.
+        nodes: of each member that takes part, its machine.
+        aside: nodes to do without, as long as enough members are on others.
         first_snapshots: the first generation whose snapshots may be gone on from.
         result: of the job, in `closed`: `exit_code`, and for an error its record.
     """
@@ -92,6 +94,8 @@ class State:
     world: int = 0
     ranks: dict[str, int] = field(default_factory=dict)
     job: dict[str, Any] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+    aside: list[str] = field(default_factory=list)
     first_snapshots: int = 0
     result: dict[str, Any] | None = None
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from shardline.components.common.errors import DamagedData, UserError
+from shardline.components.common.errors import DamagedData, ShardlineError, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.elasticity.budget.keeping import Ledger
 from shardline.components.elasticity.budget.ledger import Entry
 from shardline.components.elasticity.budget.nodes import BadNodes
+from tests.commands import eventually
 
 
 def entry(generation: int, *, step: int = 0) -> Entry:
@@ -23,9 +24,10 @@ def entry(generation: int, *, step: int = 0) -> Entry:
 
 def test_a_ledger_outlives_who_wrote_it(tmp_path: Path) -> None:
     run = Storage(str(tmp_path))
-    first = Ledger(run)
-    first.add(entry(3, step=10))
-    first.add(entry(12, step=10))
+    with Ledger(run) as first:
+        first.add(entry(3, step=10))
+        eventually(lambda: bool(run.names("ledger")), seconds=20)
+        first.add(entry(12, step=10))
     assert Ledger(run).entries() == first.entries() == [entry(3, step=10), entry(12, step=10)]
 
 
@@ -33,21 +35,25 @@ def test_one_entry_a_generation_and_the_first_is_kept(tmp_path: Path) -> None:
     run = Storage(str(tmp_path))
     old, new = Ledger(run), Ledger(run)
     new.add(entry(3, step=10))
+    new.write()
     old.add(entry(3, step=99))
     old.add(entry(3), job="one")
     old.add(entry(3, step=7), job="one")
+    old.write()
     assert [each.step for each in Ledger(run).entries()] == [10, 0]
 
 
 def test_what_could_not_be_written_is_written_later(tmp_path: Path) -> None:
     run = Storage(str(tmp_path))
-    ledger = Ledger(run)
-    (tmp_path / "ledger").write_text("in the way of the folder")
-    ledger.add(entry(3))
-    ledger.add(entry(4))
-    assert ledger.entries() == [entry(3), entry(4)]
-    (tmp_path / "ledger").unlink()
-    ledger.write()
+    with Ledger(run) as ledger:
+        (tmp_path / "ledger").write_text("in the way of the folder")
+        ledger.add(entry(3))
+        ledger.add(entry(4))
+        assert ledger.entries() == [entry(3), entry(4)]
+        with pytest.raises(ShardlineError):
+            ledger.write()
+        (tmp_path / "ledger").unlink()
+        eventually(lambda: len(run.names("ledger")) == 2, seconds=20)
     assert Ledger(run).entries() == [entry(3), entry(4)]
 
 

@@ -30,16 +30,17 @@ def test_the_rank_that_was_killed_tells_more_than_the_one_that_missed_it() -> No
     assert reason_of({"rank": 2, "message": "terminated", "exit_code": 143}, ends=[]) == "rank 2 was terminated"
 
 
-def test_the_last_error_says_that_no_restart_is_left() -> None:
-    error = as_error(None, ends=[KILLED], restarts=3)
-    assert str(error) == "rank 1 (process 4242) was ended by SIGKILL, and elastic.max_restarts (3) is used up"
+def test_the_last_error_says_why_there_is_no_further_try() -> None:
+    spent = "elastic.max_restarts (3) is used up, 4 times in a row"
+    error = as_error(None, why=str(KILLED), spent=spent)
+    assert str(error) == f"rank 1 (process 4242) was ended by SIGKILL, and {spent}"
     assert error.exit_code == EXIT_PEER_LOST
     fault = {"rank": 0, "message": "a device failed", "exit_code": EXIT_DEVICE_FAULT}
-    assert as_error(fault, ends=[], restarts=0).exit_code == EXIT_DEVICE_FAULT
+    assert as_error(fault, why="a device failed", spent=spent).exit_code == EXIT_DEVICE_FAULT
 
 
 def test_an_error_that_would_come_again_is_shown_as_it_is() -> None:
-    error = as_error({"rank": 0, "message": "the loss diverged", "exit_code": 2}, ends=[KILLED], restarts=3)
+    error = as_error({"rank": 0, "message": "the loss diverged", "exit_code": 2}, why=str(KILLED), spent="")
     assert (str(error), error.exit_code) == ("the loss diverged", 2)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.components.elasticity.ends import End
-from shardline.components.elasticity.group import forming
+from shardline.components.elasticity.group import forming, losses
 from shardline.components.elasticity.group.state import Member, State
 
 SIZE = forming.Size(least=2, most=4, settle=1.0)
@@ -209,3 +209,60 @@ def test_records_survive_their_json() -> None:
     assert Member.from_json(one.to_json()) == one
     state = State(leader="a", ranks={"a": 0}, job={"port": 5}, result={"exit_code": 0})
     assert State.from_json(state.to_json()) == state
+
+
+def on(node: str, *ids: str, round: int = 1) -> list[Member]:
+    return [replace(each, node=node) for each in group(*ids, round=round)]
+
+
+def test_who_is_on_a_node_that_is_set_aside_takes_part_only_where_it_is_needed() -> None:
+    state = State(leader="a", aside=["bad"])
+    there = [*on("n1", "a"), *on("bad", "b"), *on("n2", "c"), *on("n3", "d")]
+    assert names(forming.gathered(state, there, size=SIZE, waited=1, fits=anything)) == ["a", "c", "d"]
+    few = [*on("n1", "a"), *on("bad", "b", "e")]
+    assert names(forming.gathered(state, few, size=SIZE, waited=1, fits=anything)) == ["a", "b"]
+    # Without it there would be no layout.
+    four = forming.Size(least=1, most=4, settle=1.0)
+    assert names(forming.gathered(state, few[:2], size=four, waited=1, fits=even)) == ["a", "b"]
+    # Nobody waits for it; others are waited for as ever.
+    seen = State(leader="a", round=2, ranks={"a": 0, "b": 1, "c": 2}, aside=["bad"])
+    late = [*on("n1", "a", round=2), *on("n2", "c", round=2), *on("bad", "b", round=1)]
+    assert names(forming.gathered(seen, late, size=SIZE, waited=0, fits=anything)) == ["a", "c"]
+
+
+def test_who_is_left_out_for_its_node_is_no_reason_to_grow() -> None:
+    state = State(leader="a", phase="running", ranks={"a": 0}, world=1, aside=["bad"])
+    spare, bad = on("n2", "b"), on("bad", "c")
+    assert forming.could_grow(state, [*on("n1", "a"), *spare], size=SIZE, fits=anything)
+    assert not forming.could_grow(state, [*on("n1", "a"), *bad], size=SIZE, fits=anything)
+    assert forming.is_left_out(state, bad[0]) and not forming.is_left_out(state, spare[0])
+    assert not forming.is_left_out(replace(state, ranks={"a": 0, "c": 1}), bad[0])
+    assert not forming.is_left_out(replace(state, phase="gathering"), bad[0])
+
+
+def test_the_leader_leaves_a_bad_node_to_others_that_are_enough() -> None:
+    state = State(leader="a", aside=["bad"])
+    assert forming.yields(state, [*on("bad", "a"), *on("n1", "b", "c")], size=SIZE, fits=anything)
+    assert not forming.yields(state, [*on("bad", "a", "d"), *on("n1", "b")], size=SIZE, fits=anything)
+    assert not forming.yields(state, [*on("bad", "a"), *on("n1", "b", "c")], size=SIZE, fits=lambda world: world == 3)
+    assert not forming.yields(state, [*on("n1", "a"), *on("bad", "b", "c", "d")], size=SIZE, fits=anything)
+    assert forming.next_leader(state, [*on("bad", "a2"), *on("n1", "b")]) == "b"
+    assert forming.next_leader(state, on("bad", "b2", "b1")) == "b1"
+
+
+def test_what_the_leader_before_took_along_is_a_loss() -> None:
+    state = State(leader="b", phase="running", generation=7, ranks={"a": 0, "b": 2}, world=3, nodes={"b": "n2"})
+    loss = losses.inherited(state)
+    assert loss is not None and loss.generation == 7 and list(loss.agents) == ["b"]
+    assert [(place.member, place.node, place.first, place.processes) for place in loss.places] == [
+        ("a", "", 0, 2),
+        ("b", "n2", 2, 1),
+    ]
+    for none in (None, replace(state, phase="gathering"), replace(state, phase="closed")):
+        assert losses.inherited(none) is None
+
+
+def test_an_agent_that_is_gone_is_told_with_its_node() -> None:
+    state = State(leader="a", phase="running", generation=7, ranks={"a": 0, "b": 1}, world=2, nodes={"b": "n2"})
+    loss = losses.noticed(state, group("a"), ends=[], gone=["agent b is gone"])
+    assert list(loss.agents) == ["b"] and list(loss.gone) == ["agent b is gone"]
