@@ -20,6 +20,7 @@ from shardline.pipelines.cli import (
     drill,
     evaluate,
     fork,
+    nodes,
     operator,
     plan,
     render,
@@ -68,6 +69,7 @@ app.command()(drill.drill)
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(data.app, name="data")
+app.add_typer(nodes.app, name="nodes")
 app.add_typer(config.app, name="config")
 
 

@@ -30,6 +30,7 @@ COMMANDS = [
     "report",
     "status",
     "checkpoint",
+    "nodes",
     "config",
 ]
 
