@@ -17,6 +17,8 @@ from shardline.components.common.kubernetes.client import Client
 from shardline.components.common.kubernetes.render import render
 from shardline.components.common.owner import FENCE_VARIABLE
 from shardline.components.common.runfolder import run_storage
+from shardline.components.common.storage import Storage
+from shardline.components.elasticity.budget.nodes import BadNodes
 from shardline.components.elasticity.jobstate import is_cancelled
 from shardline.components.elasticity.launcher import Launch, launch
 from shardline.components.elasticity.pod import Pod, in_cluster, this_pod
@@ -38,7 +40,8 @@ def train(loaded: Loaded) -> None:
     client = Client.connect(namespace=namespace)
     pod = this_pod(client)
     workflow = client.get("Workflow", pod.workflow, namespace=pod.namespace) if pod.workflow else None
-    manifests = render(loaded, only=("train",))
+    nodes = BadNodes(Storage(loaded.config.storage))
+    manifests = render(loaded, only=("train",), aside=nodes.names())
     # An owner in another namespace would have it collected at once.
     if workflow is not None and pod.namespace == namespace:
         manifests = [_owned(each, workflow) for each in manifests]

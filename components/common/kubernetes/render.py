@@ -6,11 +6,11 @@ creates come from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from shardline.components.common.config import Loaded, RunConfig, refuse_relative
-from shardline.components.common.kubernetes import access, extras, jobs, monitoring, names, patches
+from shardline.components.common.kubernetes import access, avoidance, extras, jobs, monitoring, names, patches
 from shardline.components.common.kubernetes.objects import Manifest
 from shardline.components.common.kubernetes.pods import config_map
 from shardline.components.common.kubernetes.pytorchjob import pytorchjob
@@ -23,8 +23,18 @@ Kind = Literal["pytorchjob", "trainjob"]
 PARTS: tuple[Part, ...] = ("access", "shard", "merge", "train", "evaluate", "report")
 
 
-def render(loaded: Loaded, *, only: Iterable[Part] = PARTS, kind: Kind = "pytorchjob") -> list[Manifest]:
+def render(
+    loaded: Loaded,
+    *,
+    only: Iterable[Part] = PARTS,
+    kind: Kind = "pytorchjob",
+    leave_out: Collection[str] = (),
+    aside: Collection[str] = (),
+) -> list[Manifest]:
     """The objects of the parts `only` of the run.
+
+    Args:
+        leave_out, aside: nodes that no pod of it may be put on, see `avoidance.without`.
 
     Raises:
         ConfigError: a key that a cluster needs is missing, or names what a cluster does not have.
@@ -40,7 +50,7 @@ def render(loaded: Loaded, *, only: Iterable[Part] = PARTS, kind: Kind = "pytorc
         chosen += shared
     for part in PARTS[1:]:
         chosen += objects[part] if part in wanted else []
-    return [_patched(loaded, each) for each in chosen]
+    return [avoidance.without(_patched(loaded, each), leave_out=leave_out, aside=aside) for each in chosen]
 
 
 def _objects(config: RunConfig, part: Part, *, kind: Kind) -> list[Manifest]:
