@@ -19,6 +19,7 @@ from shardline.components.common.owner import FENCE_VARIABLE
 from shardline.components.common.runfolder import run_storage
 from shardline.components.common.storage import Storage
 from shardline.components.elasticity.budget.nodes import BadNodes
+from shardline.components.elasticity.budget.verdict import Limits
 from shardline.components.elasticity.jobstate import is_cancelled
 from shardline.components.elasticity.launcher import Launch, launch
 from shardline.components.elasticity.pod import Pod, in_cluster, this_pod
@@ -51,6 +52,7 @@ def train(loaded: Loaded) -> None:
             manifests=manifests,
             run=run_storage(loaded.config),
             identity=f"{pod.name}-{uuid.uuid4().hex[:8]}",
+            limits=Limits.of(loaded.config),
             cancelled=lambda: _cancelled(client, pod),
             tell=lambda line: print(line, file=sys.stderr, flush=True),
         ),

@@ -4,8 +4,9 @@ Called by the pipeline's train task. The job is named after the run, so that who
 that was killed, drained or started twice never makes a second one. The workers hold the run's lease and do all the
 work; a launcher may be away for any time.
 
-Errors: `RecordedError` with what ended the training; `UserError` for a job of that name that is not this run's;
-`Stopped` after a signal, when the job goes on unless a person has cancelled the pipeline's run.
+Errors: `RecordedError` with what ended the training, or when the job was made again too often; `UserError` for a job of
+that name that is not this run's; `Stopped` after a signal, when the job goes on unless a person has cancelled the
+pipeline's run.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from shardline.components.common.kubernetes.refusals import Conflict
 from shardline.components.common.runfolder import STATUS_FILE, error_file, read_json
 from shardline.components.common.storage import Storage
 from shardline.components.elasticity import jobstate
+from shardline.components.elasticity.budget import again
+from shardline.components.elasticity.budget.verdict import Limits
 from shardline.components.elasticity.lock import held
 
 KIND = "PyTorchJob"
@@ -46,6 +49,7 @@ class Launch:
     Attributes:
         manifests: of the run's training, the job last; complete, with owners and namespace.
         identity: of this launcher, another one for each start of it.
+        limits: of how often the job is made again after it failed.
         cancelled: whether a person has ended what this launcher is part of; asked after a signal.
         tell: shows a line.
     """
@@ -53,6 +57,7 @@ class Launch:
     manifests: Sequence[dict[str, Any]]
     run: Storage
     identity: str
+    limits: Limits
     cancelled: Callable[[], bool]
     tell: Callable[[str], None]
 
@@ -94,6 +99,9 @@ def _create(client: Client, launch: Launch) -> None:
         )
     phase = jobstate.phase_of(found) if found is not None else None
     if found is not None and (phase == "failed" or (phase == "succeeded" and not _same_config(found, launch.job))):
+        if phase == "failed":
+            name, uid = f"{KIND} {launch.name}", found["metadata"]["uid"]
+            again.count(launch.run, limits=launch.limits, job=name, uid=uid, writer=f"launcher-{launch.identity}")
         launch.tell(f"{KIND} {launch.name} is there from an earlier try and has ended: it is made anew")
         client.delete(KIND, launch.name)
         _wait_until_gone(client, launch.name)

@@ -11,6 +11,7 @@ from shardline.components.common.kubernetes.client import Client
 from shardline.components.common.kubernetes.render import render
 from shardline.components.common.processes import raise_on_signals
 from shardline.components.common.runfolder import run_storage
+from shardline.components.elasticity.budget.verdict import Limits
 from shardline.components.elasticity.launcher import Launch, launch
 
 
@@ -24,6 +25,7 @@ def main(path: str, cancelled: str) -> int:
                 manifests=render(loaded, only=("train",)),
                 run=run_storage(loaded.config),
                 identity=f"launcher-{os.getpid()}",
+                limits=Limits.of(loaded.config),
                 cancelled=lambda: cancelled == "cancelled",
                 tell=lambda line: print(line, flush=True),
             ),

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from shardline.components.common.errors import DamagedData, ShardlineError, UserError
+from shardline.components.common.errors import DamagedData, RecordedError, ShardlineError, UserError
 from shardline.components.common.storage import Storage
+from shardline.components.common.streams import read_all
+from shardline.components.elasticity.budget.again import count
 from shardline.components.elasticity.budget.keeping import Ledger
 from shardline.components.elasticity.budget.ledger import Entry
 from shardline.components.elasticity.budget.nodes import BadNodes
+from shardline.components.elasticity.budget.verdict import Limits
 from tests.commands import eventually
 
 
@@ -94,3 +97,22 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "nodes" / "n1.json").write_text(text)
     with pytest.raises(DamagedData, match=r"nodes/n1\.json: is not what was written"):
         BadNodes(Storage(str(tmp_path))).get("n1")
+
+
+def test_a_job_is_made_again_so_often_and_once_for_each_that_failed(tmp_path: Path) -> None:
+    run = Storage(str(tmp_path))
+    limits = Limits(max_restarts=0, restart_window=3600, restarts_in_window=2, set_aside_after=3)
+    old = Ledger(run)
+    old.add(entry(7, step=30))  # long ago
+    old.write()
+    for uid in ("one", "one", "two"):
+        count(run, limits=limits, job="PyTorchJob try", uid=uid, writer="launcher-a")
+    with pytest.raises(
+        RecordedError, match=r"made again, and elastic.restarts_in_window \(2\) is used up, 3 times"
+    ) as error:
+        count(run, limits=limits, job="PyTorchJob try", uid="three", writer="launcher-a")
+    assert error.value.exit_code == 175
+    entries = Ledger(run).entries()
+    assert [(each.cause, each.generation, each.step) for each in entries] == [("killed", 7, 30), *[("job", 7, 30)] * 3]
+    (told,) = read_all(run.at("events"))
+    assert (told["name"], told["reason"]) == ("budget.spent", str(error.value))
