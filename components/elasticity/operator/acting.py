@@ -1,7 +1,8 @@
 """All that the operator does to objects of the cluster. Called by `turn`, in one thread.
 
-It patches a job's labels, annotations and number of workers, deletes jobs and pods, and makes Events: no finalizer, no
-status. A right that lacks, or an object that changed meanwhile, costs this act alone; the next round decides anew.
+It patches a job's labels, annotations, number of workers and where its pods may go, deletes jobs and pods, and makes
+Events: no finalizer, no status. A right that lacks, or an object that changed meanwhile, costs this act alone; the next
+round decides anew.
 
 Errors: `ClusterLost` when the API server is away, or another process may act by now.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from shardline.components.common.errors import ShardlineError
 from shardline.components.common.kubernetes.client import Client
 from shardline.components.common.kubernetes.refusals import ClusterLost, Conflict
 from shardline.components.elasticity.launcher import KIND
-from shardline.components.elasticity.operator import notices
+from shardline.components.elasticity.operator import badnodes, facts, notices
 from shardline.components.elasticity.operator.facts import Job, Pod
 from shardline.components.elasticity.operator.notices import Limit, Notice
 from shardline.components.elasticity.operator.settings import RESIZED
@@ -126,6 +127,24 @@ class Hands:
                 namespace=job.namespace,
             )
             self.say(job, Notice("Resized", f"from {job.replicas} to {change.workers} workers: {change.reason}"))
+
+    def keep_away(self, job: Job, aside: Collection[str]) -> None:
+        """Have no new pod of it on nodes that are set aside, as it is now."""
+        with self._trying(job, "keep it away from nodes"):
+            found = self.client.get(KIND, job.name, namespace=job.namespace)
+            there = facts.job(found) if found is not None else None
+            if found is None or there is None or (change := badnodes.change(there, aside)) is None:
+                return
+            change["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
+            self.client.patch(KIND, job.name, change, namespace=job.namespace)
+            nodes = ", ".join(sorted(aside)) or "none"
+            self.say(job, Notice("NodesSetAside", f"no new pod goes to nodes that are set aside: {nodes}"))
+
+    def move(self, job: Job, pod: Pod) -> None:
+        """Delete a pod, with its grace, so that it is made again on another node."""
+        with self._trying(job, f"delete pod {pod.name}"):
+            if self.client.delete("Pod", pod.name, namespace=pod.namespace, uid=pod.uid):
+                self.say(job, Notice("PodMoved", f"{pod.name} leaves node {pod.node}, which is set aside", "Warning"))
 
     def end(self, job: Job, reason: str) -> None:
         """Delete it, and with it its pods."""

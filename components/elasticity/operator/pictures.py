@@ -24,6 +24,7 @@ from shardline.components.common.runfolder import (
 )
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import StreamReader
+from shardline.components.elasticity.budget.nodes import BadNodes
 from shardline.components.elasticity.operator.facts import Job
 from shardline.components.elasticity.operator.settings import Settings
 from shardline.components.elasticity.operator.worth import Speeds, Worth, worth
@@ -41,6 +42,7 @@ class Picture:
         status, done: its status.json and done.json.
         allowed: the numbers of workers, from its job's least to its most, for which the planner has a layout; None
             while there is no data set to plan for.
+        aside: the nodes that runs of its storage root do without; None while that is not known.
         worth: where more workers have not paid.
         problem: why it could not be read, the rest is then as it was.
     """
@@ -48,6 +50,7 @@ class Picture:
     status: dict[str, Any] | None = None
     done: dict[str, Any] | None = None
     allowed: tuple[int, ...] | None = None
+    aside: tuple[str, ...] | None = None
     worth: Worth | None = None
     problem: str | None = None
 
@@ -99,7 +102,9 @@ class _Run:
             self.picture = replace(self.picture, problem="it does not say where its run is: shardline.io/storage")
             return
         try:
-            self.picture = self._look(Storage(job.storage).at(f"runs/{job.run}"), job)
+            root = Storage(job.storage)
+            found = self._look(root.at(f"runs/{job.run}"), job)
+            self.picture = replace(found, aside=tuple(BadNodes(root).names()))
         except ShardlineError as error:
             self.picture = replace(self.picture, problem=str(error))
 

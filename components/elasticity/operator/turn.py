@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Hashable, Iterator
 
-from shardline.components.elasticity.operator import deadnodes, ending, progress, sharing
+from shardline.components.elasticity.operator import badnodes, deadnodes, ending, progress, sharing
 from shardline.components.elasticity.operator.acting import Hands, Resized
 from shardline.components.elasticity.operator.facts import Job, Pod, World
 from shardline.components.elasticity.operator.notices import Notice
@@ -53,6 +53,7 @@ class Rounds:
             if job.over or self._ended(job, now=now):
                 continue
             self._free_names(world, job, now=now)
+            self._do_without(world, job, pictures[job.uid].aside)
             if (size := self._size(world, job, pictures[job.uid], now=now)) is not None:
                 sizes.append(size)
         self._resize(world, {job.key: job for job in jobs}, sizes, now=now)
@@ -118,6 +119,23 @@ class Rounds:
                 text = f"{pod.name} ends on node {pod.node}, which is not ready, and holds its name until that is back"
                 ask = f"to have it force-deleted, annotate the job {FORCE_DELETE}=true"
                 self._hands.say(job, Notice("PodHeld", f"{text}; {ask}", "Warning", once=True))
+
+    def _do_without(self, world: World, job: Job, aside: tuple[str, ...] | None) -> None:
+        """New pods keep away from nodes that are set aside, then those that are there leave them."""
+        if aside is None:
+            return
+        if badnodes.change(job, aside) is not None:
+            self._hands.keep_away(job, aside)
+            return
+        pods = badnodes.on_them(world, job, aside)
+        if badnodes.may_go(world, job, pods):
+            for pod in pods:
+                self._hands.move(job, pod)
+            return
+        for pod in pods:
+            text = f"{pod.name} stays on node {pod.node}, which is set aside: no other node has room for it"
+            ask = "`shardline nodes clear` takes the node in again"
+            self._hands.say(job, Notice("NodeNeeded", f"{text}; {ask}", "Warning", once=True))
 
     def _size(self, world: World, job: Job, picture: Picture, *, now: float) -> Size | None:
         """What bears on its size; None where that is not ours to change."""
