@@ -53,7 +53,10 @@ RESTARTS = Series(
     "shardline_restarts_total", "Times that the leader started the workers again after a loss.", "agent", "restarts"
 )
 MOST_RESTARTS = Series(
-    "shardline_most_restarts", "Restarts after which the run gives up (elastic.max_restarts).", "agent", "most_restarts"
+    "shardline_most_restarts",
+    "Restarts without a step saved in between, after which the run gives up (elastic.max_restarts).",
+    "agent",
+    "most_restarts",
 )
 MEMORY_USED = Series(
     "shardline_memory_used_bytes", "Memory of the pod that cannot be taken back from it.", "agent", "memory_used"

@@ -116,11 +116,13 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "ShardlineRestartsRunningOut",
-        f"{_most(RESTARTS)} >= 0.5 * ({_most(MOST_RESTARTS)} > 0)",
+        # How many of them are in a row nobody but the run's ledger knows: those of an hour are near enough.
+        f"{_most(f'increase({RESTARTS}[1h])')} >= 0.5 * ({_most(MOST_RESTARTS)} > 0)",
         "0m",
         "warning",
-        "Run {{ $labels.run }} has used half of its restarts or more.",
-        "Its workers were started again {{ $value }} times after a loss; when none is left the run gives up.",
+        "Run {{ $labels.run }} is lost again and again.",
+        "Its workers were started again {{ $value | humanize }} times within an hour; the run gives up when no step is "
+        "saved in between.",
     ),
     Alert(
         "ShardlineMemoryNearLimit",
