@@ -24,7 +24,8 @@ def trainjob(config: RunConfig) -> list[Manifest]:
         "template": {
             "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
             "spec": {
-                "backoffLimit": config.elastic.max_restarts * workers.replicas,
+                # The run's own budget ends it before: it knows of progress, and this does not.
+                "backoffLimit": (config.elastic.restarts_in_window + 1) * workers.replicas,
                 "podFailurePolicy": failure_policy(),
                 "template": worker_pod(config, container=_NODE).template(),
             },
