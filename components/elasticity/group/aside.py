@@ -1,6 +1,6 @@
 """What an agent reads of the nodes that runs do without. Storage that is away leaves it at what was known.
 
-Called by `agent`.
+Called by `seat`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where the agents of a group find each other: a place with a few small records, read by all.
 
-Called by `agent`. `Board` is the seam; here it is a folder of any storage that can swap, or the memory of the one agent
+Called by `seat`. `Board` is the seam; here it is a folder of any storage that can swap, or the memory of the one agent
 that there is; on Kubernetes a few objects.
 
 Errors: `StorageLost` when it fails for longer than storage is waited for; whoever calls bears with that.

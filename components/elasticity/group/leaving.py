@@ -1,4 +1,4 @@
-"""A signal that asks an agent to leave, and until when its workers may yet save what they have. Called by `agent`."""
+"""A signal that asks an agent to leave, and until when its workers may yet save what they have. Called by `seat`."""
 
 from __future__ import annotations
 

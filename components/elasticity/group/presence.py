@@ -1,4 +1,4 @@
-"""An agent's own record, written again and again by a thread of its own. Called by `agent`."""
+"""An agent's own record, written again and again by a thread of its own. Called by `seat`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the others an agent reaches over the network. Called by `agent`.
+"""Which of the others an agent reaches over the network. Called by `seat`.
 
 A cut between two machines, which both reach all else, shows only when their workers wait for each other in vain. When
 a generation ends and nobody is gone, all therefore try, in one round, where the others serve what is in their memory:
