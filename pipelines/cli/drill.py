@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardline.pipelines.cli.options import AsJson, ConfigPath, Overrides, Root, read_config
+from shardline.pipelines.cli.options import AsJson, ConfigPath, Overrides, Root, read_config, seconds_of
 from shardline.pipelines.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from shardline.components.common.errors import ShardlineError
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 #: Faults, when neither their number nor the time is given.
 _FAULTS = 10
 
@@ -65,8 +63,8 @@ def drill(
     KIND is, on this machine, one of worker, hang, agent, leader, server, two, all, terminate, pause and join; on a
     cluster one of pod, pod-force, evict, leader, two and all.
     """
-    seconds = _seconds(duration, "--for") if duration is not None else None
-    interval = _seconds(every, "--every")
+    seconds = seconds_of(duration, "--for") if duration is not None else None
+    interval = seconds_of(every, "--every")
     loaded = read_config(config, overrides=overrides, root=root)
 
     from shardline.pipelines import drilltable
@@ -100,10 +98,3 @@ def _failure(found: dict[str, Any]) -> ShardlineError:
     if found["problems"]:
         return DamagedData("\n".join(found["problems"]), hint="keep the run folder: it holds what happened")
     return PeerLost(str(found["lost"]))
-
-
-def _seconds(text: str, option: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is not a time, such as 30s, 10m or 1h", param_hint=option)
-    return float(found[1]) * _UNITS[found[2]]

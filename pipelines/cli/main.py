@@ -20,6 +20,7 @@ from shardline.pipelines.cli import (
     drill,
     evaluate,
     fork,
+    move,
     nodes,
     operator,
     plan,
@@ -66,6 +67,7 @@ app.command()(replay.replay)
 app.command()(fork.fork)
 app.command()(fork.merge)
 app.command()(drill.drill)
+app.command()(move.move)
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(data.app, name="data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,6 +24,7 @@ Root = Annotated[
     str | None,
     typer.Option("--root", metavar="URL", help="The storage root, instead of SHARDLINE_ROOT or the config's storage."),
 ]
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -53,3 +55,11 @@ def read_config(path: str, *, overrides: list[str] | None, root: str | None) -> 
 
     loaded = load(path, overrides=overrides or (), root=root)
     return replace(loaded, config=absolute(loaded.config))
+
+
+def seconds_of(text: str, option: str) -> float:
+    """The seconds that a time such as 30s, 10m or 1h has."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a time, such as 30s, 10m or 1h", param_hint=option)
+    return float(found[1]) * _UNITS[found[2]]

@@ -40,6 +40,7 @@ _KINDS = (
     Kind("Job", "batch/v1", "jobs"),
     Kind("Lease", "coordination.k8s.io/v1", "leases"),
     Kind("Namespace", "v1", "namespaces", namespaced=False),
+    Kind("Node", "v1", "nodes", namespaced=False),
     Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
     Kind("Pod", "v1", "pods"),
     Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),

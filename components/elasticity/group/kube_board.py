@@ -43,6 +43,16 @@ def read_state(client: Client, group: str) -> tuple[State | None, Version]:
         ) from error
 
 
+def read_members(client: Client, group: str) -> list[Member]:
+    """As `Board.members`; for those, too, who are no member."""
+    found = []
+    for each in client.list("Lease", labels={GROUP_LABEL: group}):
+        text = each["metadata"].get("annotations", {}).get(_MEMBER)
+        if text and "deletionTimestamp" not in each["metadata"]:
+            found.append(Member.from_json(json.loads(text)))
+    return sorted(found, key=lambda member: member.id)
+
+
 class KubernetesBoard:
     """See the module.
 
@@ -80,12 +90,7 @@ class KubernetesBoard:
             return False
 
     def members(self) -> list[Member]:
-        found = []
-        for each in self._client.list("Lease", labels={GROUP_LABEL: self._group}):
-            text = each["metadata"].get("annotations", {}).get(_MEMBER)
-            if text and "deletionTimestamp" not in each["metadata"]:
-                found.append(Member.from_json(json.loads(text)))
-        return sorted(found, key=lambda member: member.id)
+        return read_members(self._client, self._group)
 
     def put(self, member: Member) -> None:
         name = self._name(member.id)

@@ -30,6 +30,7 @@ COMMANDS = [
     "report",
     "status",
     "checkpoint",
+    "move",
     "nodes",
     "config",
 ]
