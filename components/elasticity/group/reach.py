@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from shardline.components.elasticity.group.state import Member, State
 
 _CONNECT_SECONDS = 1.0
-_AGAIN_SECONDS = 10.0
+_AGAIN_SECONDS = 5.0
 #: In a large group each tries its neighbours on the ring of names: all pairs would be millions.
 _MOST = 64
 

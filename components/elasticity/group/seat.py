@@ -131,9 +131,10 @@ class Seat:
             processes.warm()
             # Who has yet to import torch would keep the others waiting in their first meeting.
             seen = state.round if processes.ready else member.round
-            tried, cut_off = self._reach.tried(member, state, self.known[2])
-            self._presence.tell(round=seen, generation=0, ends=(), tried=tried, cut_off=cut_off)
+            self._presence.tell(round=seen, generation=0, ends=())
         elif processes.generation != state.generation:
             processes.start(state.job, count=member.processes, first_rank=first_rank, world=state.world)
         if processes.generation:
             self._presence.tell(round=state.round, generation=processes.generation, ends=processes.ends())
+        tried, cut_off = self._reach.tried(self.member, state, self.known[2])
+        self._presence.tell(tried=tried, cut_off=cut_off)
