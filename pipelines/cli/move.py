@@ -28,8 +28,9 @@ def move(
 ) -> None:
     """Move a run that trains to other nodes of its cluster.
 
-    It trains on, and its pods go one by one. New pods are put on the nodes that --to and --off leave; each pod that is elsewhere saves, ends and comes back
-    there. Nothing is lost or repeated. Called again after an error, it goes on where it was.
+    It trains on, and its pods go one by one: new ones are put on the nodes that --to and --off leave, and each that is
+    elsewhere saves, ends and comes back there. Nothing is lost or repeated. Called again after an error, it goes on
+    where it was.
     """
     labels = {}
     for each in to or ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -20,9 +21,7 @@ def nodes_of(run: ClusterRun) -> dict[str, str]:
     return {name: run.namespace.pod(name).spec.node_name for name in run.workers()}
 
 
-def test_a_job_leaves_a_node_while_it_trains(
-    make: Make, undisturbed: Storage, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_job_leaves_a_node_while_it_trains(make: Make, undisturbed: Storage, tmp_path: Path) -> None:
     # Each save takes a while, so that the run lasts as long as its pods need.
     every = ("training.checkpoint.every=1",)
     run = make("moved", workers={"replicas": 2, "min": 1, "max": 3}, overrides=every)
@@ -31,7 +30,7 @@ def test_a_job_leaves_a_node_while_it_trains(
     run.until(lambda: runs.worlds(run.run)[-1:] == [2] and runs.saved(run.run, 10), "two workers train")
     before = nodes_of(run)
     off = before[f"{run.name}-worker-0"]
-    path = tmp_path_factory.mktemp("moved") / "config.yaml"
+    path = tmp_path / "config.yaml"
     path.write_text(configs.dump(run.loaded.config))
     done = CliRunner().invoke(app, ["move", str(path), "--off", off, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
