@@ -165,8 +165,7 @@ class Mover:
                 message = f"the job failed while it moved: {reason}"
                 raise RecordedError({"message": message, "exit_code": EXIT_PEER_LOST})
             pod = self._client.get("Pod", name)
-            another = pod is not None and pod["metadata"]["uid"] != uid
-            if another and self._takes_part(job, pod) and len(self._ranks(job)) >= members:
+            if pod is not None and pod["metadata"]["uid"] != uid and self._takes_part(job, pod, of=members):
                 return str(pod["spec"]["nodeName"])
             if time.monotonic() > deadline:
                 raise self._stuck(name, pod)
@@ -179,10 +178,11 @@ class Mover:
             return EnvironmentLacking("; ".join(why), where=f"{KIND} {self._name}", hint=hint)
         return PeerLost(f"{name} does not train after {self._patience:.0f} s", where=f"{KIND} {self._name}", hint=hint)
 
-    def _takes_part(self, job: Manifest, pod: Manifest) -> bool:
-        """Whether the agent in a pod is warm: in the generation, or a spare."""
+    def _takes_part(self, job: Manifest, pod: Manifest, *, of: int) -> bool:
+        """Whether the agent in a pod is warm, as a spare or in a generation of at least so many."""
         members = read_members(self._client, group_of(job["metadata"]))
-        return any(member.round and member.id.endswith(pod["metadata"]["uid"][:8]) for member in members)
+        warm = any(member.round and member.id.endswith(pod["metadata"]["uid"][:8]) for member in members)
+        return warm and len(self._ranks(job)) >= of
 
     def _ranks(self, job: Manifest) -> dict[str, int]:
         """Those that train now; none while they gather."""
