@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,34 @@ def no_connection(pod: Any, other: Any) -> Iterator[None]:
         yield
     finally:
         subprocess.run([*into, "delete table inet cut"], check=True)
+
+
+def run_out_of_memory(pod: Any) -> None:
+    """Use up the memory that a pod's container may have, by a process in it that the system spares, until the system
+    has killed another one there."""
+    pid = next(pid for pid in processes_in(pod) if Path(f"/proc/{pid}/comm").read_text().strip() != "pause")
+    paths = dict(line.split(":")[1:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+    if "memory" in paths:
+        folder, kills = f"/sys/fs/cgroup/memory{paths['memory']}", "memory.oom_control"
+    else:
+        folder, kills = f"/sys/fs/cgroup{paths['']}", "memory.events"
+    subprocess.run([sys.executable, "-c", _EATER, folder, kills], check=True, timeout=120)
+
+
+#: Of a process that moves to a cgroup and takes memory there until something else was killed for it.
+_EATER = """
+import pathlib, sys, os
+folder, kills = pathlib.Path(sys.argv[1]), sys.argv[2]
+def killed():
+    lines = (folder / kills).read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+before = killed()
+pathlib.Path("/proc/self/oom_score_adj").write_text("-1000")
+(folder / "cgroup.procs").write_text(str(os.getpid()))
+taken = []
+while killed() == before:
+    taken.append(b"x" * (16 << 20))
+"""
 
 
 def processes_in(pod: Any) -> list[int]:

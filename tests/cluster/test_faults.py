@@ -13,7 +13,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
 from shardline.components.elasticity.drill.processes import processes_of
 from tests.cluster import scripts
-from tests.cluster.faults import no_connection, silent_api_server, silent_pod
+from tests.cluster.faults import no_connection, run_out_of_memory, silent_api_server, silent_pod
 from tests.cluster.jobs import STEPS, ClusterRun, Make
 from tests.cluster.kube import Cluster
 from tests.cluster.pods import S3
@@ -76,6 +76,16 @@ def test_storage_is_silent_for_a_while(make: Make, undisturbed: Storage, s3_in_c
         time.sleep(40)
     run.trained()
     untouched(run, uids)
+    runs.same_result(run.run, undisturbed, steps=STEPS)
+
+
+def test_a_pod_runs_out_of_memory(make: Make, undisturbed: Storage) -> None:
+    run = make("no-memory", workers={"replicas": 2, "min": 1, "max": 2, "memory": "1500Mi"})
+    training(run, workers=2)
+    generations = len(runs.worlds(run.run))
+    run_out_of_memory(run.namespace.pod(f"{run.name}-worker-1"))
+    run.until(lambda: len(runs.worlds(run.run)) > generations, "another generation trains")
+    run.trained()
     runs.same_result(run.run, undisturbed, steps=STEPS)
 
 
