@@ -1,15 +1,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import DamagedData, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.dataset import Dataset, SplitName
+from shardline.components.sharding.inspect import verify
+from shardline.components.sharding.making import shard
 from shardline.components.sharding.manifest import VERSION, Manifest, folder
+
+
+MakeOther = Callable[[], Dataset]
+
+
+@pytest.fixture
+def make_other(corpus: Path, make_config: Callable[..., RunConfig]) -> MakeOther:
+    """Makes a data set of other text under another root."""
+
+    def make() -> Dataset:
+        config = make_config(corpus / "part0", root="other")
+        return Dataset.open(Storage(config.storage), shard(config).key)
+
+    return make
 
 
 def read_everything(storage: Storage, key: str) -> None:
@@ -70,6 +88,39 @@ def test_a_byte_less_a_byte_more_or_nothing_at_all_is_noticed(dataset: Dataset, 
     path.unlink()
     with pytest.raises(UserError if what == "manifest.json" else DamagedData, match=path.name):
         read_everything(dataset.storage, dataset.manifest.key)
+
+
+def shard_path(dataset: Dataset, number: int) -> Path:
+    return dataset.storage.local_path(f"shards/{dataset.manifest.train.shards[number].hash}.parquet")
+
+
+@pytest.mark.parametrize("what", ["of another data set", "another one of this data set"])
+def test_a_shard_in_the_place_of_another_is_noticed(dataset: Dataset, what: str, make_other: MakeOther) -> None:
+    path = shard_path(dataset, 0)
+    other = shard_path(make_other(), 0) if what == "of another data set" else shard_path(dataset, 1)
+    path.write_bytes(other.read_bytes())
+    with pytest.raises(DamagedData, match=path.name):
+        read_everything(dataset.storage, dataset.manifest.key)
+
+
+def test_a_shard_that_is_listed_twice_is_noticed(dataset: Dataset) -> None:
+    path = beside(dataset, "manifest.json")
+    body = json.loads(path.read_text())
+    body["train"]["shards"].insert(0, body["train"]["shards"][0])
+    path.write_text(json.dumps(body))
+    with pytest.raises(DamagedData, match="its hash does not match"):
+        Dataset.open(dataset.storage, dataset.manifest.key)
+
+
+def test_files_that_lie_among_the_shards_are_not_read(dataset: Dataset, make_other: MakeOther) -> None:
+    path, foreign = shard_path(dataset, 0), shard_path(make_other(), 0)
+    before = list(dataset.texts("train"))
+    (path.parent / foreign.name).write_bytes(foreign.read_bytes())
+    (path.parent / f"copy-{path.name}").write_bytes(path.read_bytes())
+    (path.parent / "notes.txt").write_text("nothing of ours")
+    again = Dataset.open(dataset.storage, dataset.manifest.key)
+    assert list(again.texts("train")) == before
+    assert verify(again) == []
 
 
 def test_a_manifest_of_the_future_is_refused_and_left_alone(dataset: Dataset) -> None:

@@ -100,6 +100,7 @@ def test_what_is_not_text_is_skipped_by_name_and_not_read_as_garbage(tmp_path: P
     for name, data in {
         "latin.txt": "é".encode("latin-1"),
         "utf16.txt": "text".encode("utf-16"),
+        "utf16-without-mark.txt": "текст and more".encode("utf-16-le"),
         "binary.txt": bytes(range(256)),
     }.items():
         (tmp_path / name).write_bytes(data)
@@ -138,8 +139,11 @@ def test_a_bad_record_says_why(line: bytes, reason: str, tmp_path: Path) -> None
 
 
 def test_of_a_key_that_is_there_twice_the_last_one_counts(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "first", "text": "second"}\n')
-    assert texts(read(tmp_path)) == ["second"]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl(*"abcd") + b'{"text": "first", "text": "second"}\n' + jsonl(*"efghi"))
+    expected = [*"abcd", "second", *"efghi"]
+    assert read(path) == read(path, unit=40)
+    assert texts(read(path)) == expected and not reasons(read(path))
 
 
 def test_gzip_files_are_read_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -170,6 +174,7 @@ def test_the_three_kinds_of_string_columns_are_the_same_and_others_are_refused(t
         pq.write_table(pa.table({"n": range(5), "text": column}), tmp_path / f"{name}.parquet")
     each = [[(record.offset, record.text) for record in read(path)] for path in sorted(tmp_path.iterdir())]
     assert each == [[(0, "a"), (1, "bé"), (4, "c" * 1000)]] * 3
+    assert texts(read(tmp_path)) == ["a", "bé", "c" * 1000] * 3
     for name, column in {"binary": strings.cast(pa.binary()), "list": pa.array([["a"]] * 5)}.items():
         pq.write_table(pa.table({"text": column}), tmp_path / f"{name}.pq.parquet")
         with pytest.raises(UserError, match=rf"{name}.pq.parquet: column 'text' is of type {name}"):

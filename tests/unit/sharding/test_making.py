@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -232,6 +233,20 @@ def test_a_given_tokenizer_is_used(corpus: Path, make_config: MakeConfig, tmp_pa
     with pytest.raises(UserError, match=r"given\.json: has no token '</s>'"):
         config = make_config(corpus, tokenizer__url=str(tmp_path / "given.json"), tokenizer__end_of_text="</s>")
         shard(config)
+
+
+def test_names_are_in_the_data_set_as_they_are(tmp_path: Path, make_config: MakeConfig, prose: Prose) -> None:
+    corpus = tmp_path / "[a] b%20"
+    corpus.mkdir()
+    paths = [corpus / "текст.txt", corpus / unicodedata.normalize("NFD", "é.txt"), corpus / "100%25 #1.txt"]
+    for number, path in enumerate(paths):
+        path.write_text(prose(number, 100))
+    (corpus / "*.txt").write_bytes(b"\0")
+    config = make_config(corpus, sharding__held_out=0)
+    dataset = opened(config, shard(config))
+    (files,) = dataset.all_files()
+    assert [file["url"] for file in files] == sorted(map(str, [*paths, corpus / "*.txt"]))
+    assert dataset.manifest.skipped.first[0].startswith(f"{corpus}/*.txt: holds zero bytes")
 
 
 def test_bad_files_are_counted_within_a_budget(corpus: Path, make_config: MakeConfig) -> None:
