@@ -29,9 +29,9 @@ def info_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows += [(name, what), ("", kept + (f", {split['ratio']:.3f} of the tokens" if split["ratio"] else ""))]
     for source in facts["sources"]:
         blocks = ", ".join(f"{count:,} {split}" for split, count in source["blocks"].items())
-        rows.append(
-            ("source", f"{source['name']}: {source['files']:,} files, {size(source['bytes'])}; blocks: {blocks}")
-        )
+        weights = f"; weights: {source['weight_field']}" if source["weight_field"] else ""
+        about = f"{source['name']}: {source['files']:,} files, {size(source['bytes'])}; blocks: {blocks}{weights}"
+        rows.append(("source", about))
     for codec, (count, total) in facts["codecs"].items():
         rows.append(("codec", f"{codec}: {count:,} shards, {size(total)}"))
     for label, name in (("skipped", "skipped"), ("near-duplicates", "near_duplicates")):
@@ -51,7 +51,8 @@ def block_lines(block: Mapping[str, Any]) -> Iterator[str]:
         yield f"block {block['block']} of {block['source']}"
     for document in block["documents"]:
         prompt = f", {document['prompt_tokens']} of a prompt" if document["prompt_tokens"] else ""
-        yield f"  {document['file']}:{document['at']} ({document['tokens']} tokens{prompt})"
+        weight = f", weight {document['weight']:g}" if document["weight"] != 1 else ""
+        yield f"  {document['file']}:{document['at']} ({document['tokens']} tokens{prompt}{weight})"
         text = document["text"]
         shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
         yield from (f"    {line}" for line in shown.splitlines())

@@ -23,7 +23,7 @@ from shardline.components.sharding.order import SampleOrder
 if TYPE_CHECKING:
     import torch
 
-COLUMNS = ("tokens", "targets", "positions", "documents", "loss_mask", "samples", "index", "bytes")
+COLUMNS = ("tokens", "targets", "positions", "documents", "loss_mask", "loss_weights", "samples", "index", "bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def tensorflow_dataset(samples: RankSamples) -> Any:
     except ImportError as error:
         raise _lacking("tensorflow", error) from error
 
-    kinds = {"documents": tf.int32, "loss_mask": tf.bool, "bytes": tf.int32}
+    kinds = {"documents": tf.int32, "loss_mask": tf.bool, "loss_weights": tf.float32, "bytes": tf.int32}
     flat = {"samples", "index", "bytes"}
     signature = {
         name: tf.TensorSpec(

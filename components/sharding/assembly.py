@@ -15,7 +15,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.sharding import manifest as names
 from shardline.components.sharding.dataset import Dataset, SplitName
 from shardline.components.sharding.job import Arrays, Job, Left
-from shardline.components.sharding.manifest import FileFacts, Manifest, Skips, SplitFacts, read_manifest
+from shardline.components.sharding.manifest import FileFacts, Manifest, Skips, SplitFacts, read_manifest, version_for
 from shardline.components.sharding.shardfile import GROUP, Groups, Shard, hash_of
 from shardline.components.sharding.work import SPLITS
 
@@ -45,7 +45,9 @@ def write_manifest(
     index = _index([*_groups_of(base, "train"), *groups["train"], *_groups_of(base, "held_out"), *groups["held_out"]])
     files = [*(base.all_files() if base else []), *_files(job)]
     vocabulary, storage = job.tokenizer, job.storage
+    weight_fields = _weight_fields(job, before)
     manifest = Manifest(
+        version=version_for(bool(weight_fields)),
         key=job.key,
         base=before.key if before else None,
         sources=(*(before.sources if before else ()), *(source.name for source in job.sources)),
@@ -64,9 +66,15 @@ def write_manifest(
         prints=_facts_of(storage, job.path(names.PRINTS), len(job.held_out_prints)),
         index=_put(storage, job.path(names.INDEX), index.tobytes(), len(index)),
         files=_put(storage, job.path(names.FILES), json.dumps(files, indent=0).encode(), sum(map(len, files))),
+        weight_fields=weight_fields,
     )
     storage.create(job.path(names.MANIFEST), manifest.to_json())
     return read_manifest(storage, job.key)
+
+
+def _weight_fields(job: Job, before: Manifest | None) -> dict[str, str]:
+    mine = {source.name: source.fields.weight for source in job.sources if source.fields.weight is not None}
+    return {**(before.weight_fields if before else {}), **mine}
 
 
 def _groups_of(base: Dataset | None, split: SplitName) -> list[Groups]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardline.components.sharding.blocks import I32, I64, Samples
+from shardline.components.sharding.blocks import F32, I32, I64, Samples
 from shardline.components.sharding.order import Places
 
 
@@ -20,17 +20,19 @@ class Details(NamedTuple):
         documents: int32[m, T], the number of the document within its sample, from 0: tokens of different documents
             need not see each other.
         loss_mask: bool[m, T], False where the target is padding, part of a prompt, or was given before.
+        loss_weights: float32[m, T], what the target counts in the loss: its document's weight, 0 where it is masked.
         bytes: int32[m], UTF-8 bytes of the text that the targets stand for; 0 for a sample that is a part of a block.
     """
 
     positions: I64
     documents: I32
     loss_mask: npt.NDArray[np.bool_]
+    loss_weights: F32
     bytes: I32
 
     def rows(self, start: int, stop: int) -> Details:
         here = slice(start, stop)
-        return Details(self.positions[here], self.documents[here], self.loss_mask[here], self.bytes[here])
+        return Details._make(column[here] for column in self)
 
 
 class Batch:
@@ -40,7 +42,7 @@ class Batch:
         tokens: int64[m, T], the inputs; targets: int64[m, T], the token that follows each.
         samples: int64[m], the block numbers, carried along from where the blocks were read; -1: there is no sample.
         index: int64[m], the global sample indices; -1: there is no sample.
-        positions, documents, loss_mask, bytes: as in `Details`.
+        positions, documents, loss_mask, loss_weights, bytes: as in `Details`.
     """
 
     __slots__ = ("_details", "index", "samples", "targets", "tokens")
@@ -68,6 +70,10 @@ class Batch:
     @property
     def loss_mask(self) -> npt.NDArray[np.bool_]:
         return self.details.loss_mask
+
+    @property
+    def loss_weights(self) -> F32:
+        return self.details.loss_weights
 
     @property
     def bytes(self) -> I32:
@@ -98,6 +104,9 @@ def details_of(blocks: Samples, places: Places, *, sequence: int, whole: bool, r
     if blocks.quiet.any():
         counted &= ~_quiet(row, begins, blocks.quiet, present, sequence)
     out.loss_mask[:present] = counted
+    out.loss_weights[:present] = counted
+    if (blocks.weights != 1).any():
+        out.loss_weights[:present] *= _weights(row, begins, blocks.weights, present, sequence)
     if whole:
         out.bytes[:present] = blocks.bytes
     return out
@@ -112,12 +121,23 @@ def _quiet(row: I64, begins: I64, quiet: I32, rows: int, sequence: int) -> npt.N
     return inside
 
 
+def _weights(row: I64, begins: I64, weights: F32, rows: int, sequence: int) -> F32:
+    """At each place the weight of the document that the token there, and so the target after it, belongs to."""
+    numbers = np.flatnonzero(begins < sequence)
+    entries = np.zeros((rows, sequence), np.int64)
+    # Of documents that begin before the sample does the last one, which is written last, is open at its first token.
+    entries[row[numbers], np.maximum(begins[numbers], 0)] = numbers
+    found: F32 = weights[np.maximum.accumulate(entries, axis=1)]
+    return found
+
+
 def no_details(rows: int, sequence: int) -> Details:
     shape = (rows, sequence)
     return Details(
         positions=np.zeros(shape, np.int64),
         documents=np.zeros(shape, np.int32),
         loss_mask=np.zeros(shape, np.bool_),
+        loss_weights=np.zeros(shape, np.float32),
         bytes=np.zeros(rows, np.int32),
     )
 

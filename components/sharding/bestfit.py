@@ -28,6 +28,7 @@ class _Part:
     tokens: Tokens
     sizes: _Sizes
     quiet: int
+    weight: float
     place: tuple[int, int]
     document: int
     is_rest: bool
@@ -64,12 +65,13 @@ class BestFit:
         while targets - at >= self._sequence:
             stop = at + self._sequence + 1
             quiet = max(0, document.quiet - at)
-            part = _Part(tokens[at:stop], sizes[at:stop], quiet, place, number, at > 0)
+            part = _Part(tokens[at:stop], sizes[at:stop], quiet, document.weight, place, number, at > 0)
             self._whole.append(_Block([part], closed=True))
             at += self._sequence
         if at < targets:
             quiet = max(0, document.quiet - at)
-            self._parts.append(_Part(tokens[at:-1], sizes[at:-1], quiet, place, number, at > 0))
+            part = _Part(tokens[at:-1], sizes[at:-1], quiet, document.weight, place, number, at > 0)
+            self._parts.append(part)
         return iter(())
 
     def finish(self) -> Iterator[Blocks]:
@@ -105,6 +107,7 @@ class BestFit:
             bounds=np.array(bounds, np.int64),
             starts=columns[:, 0].astype(np.int32),
             quiet=columns[:, 1].astype(np.int32),
+            weights=np.array([part.weight for block in blocks for part in block.parts], np.float32),
             files=columns[:, 2].astype(np.int32),
             offsets=columns[:, 3],
         )

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
@@ -29,6 +30,7 @@ class Samples:
         starts: int32[k], the offset in its block at which a document begins (its end-of-text token); the first of
             each block is 0, also where the document began in an earlier one.
         quiet: int32[k], how many of the tokens after that are none to train on: a prompt, or the rest of one.
+        weights: float32[k], what each of the document's tokens counts in the loss.
     """
 
     numbers: I64
@@ -38,6 +40,7 @@ class Samples:
     bounds: I64
     starts: I32
     quiet: I32
+    weights: F32
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -72,6 +75,7 @@ class Blocks(Samples):
             bounds=bounds,
             starts=self.starts[entries],
             quiet=self.quiet[entries],
+            weights=self.weights[entries],
             files=self.files[entries],
             offsets=self.offsets[entries],
         )

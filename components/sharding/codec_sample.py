@@ -15,8 +15,9 @@ import numpy as np
 from shardline.components.common.errors import UserError
 from shardline.components.sharding.blocks import Blocks
 from shardline.components.sharding.corpus import SourceFiles
-from shardline.components.sharding.documents import Document, read_piece
+from shardline.components.sharding.documents import read_piece
 from shardline.components.sharding.packing import Packer, Piece
+from shardline.components.sharding.records import Document
 from shardline.components.sharding.tokenizer import Tokenizer
 from shardline.components.sharding.units import SourceUnits
 

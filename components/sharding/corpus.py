@@ -61,14 +61,22 @@ class CorpusFile:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Where a record has its text, and its prompt if there is one."""
+    """Where a record has its text, and its prompt and its weight if there are such."""
 
     text: str
     prompt: str | None = None
+    weight: str | None = None
 
     @property
-    def names(self) -> list[str]:
+    def texts(self) -> list[str]:
+        """The fields of text, the prompt's last."""
         return [self.text] if self.prompt is None else [self.text, self.prompt]
+
+    @property
+    def by_key(self) -> dict[str, str]:
+        """The fields, by the keys of the config that name them."""
+        named = {"text_field": self.text, "prompt_field": self.prompt, "weight_field": self.weight}
+        return {key: field for key, field in named.items() if field is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

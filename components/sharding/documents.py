@@ -8,6 +8,7 @@ A record belongs to the piece in which it starts, which is decided from the file
   nothing is added or taken off at the end.
 * JSONL: a line is a record, its field `text_field` the document. Lines of white space are no records. When a line has
   the key twice the last one wins. With a `prompt_field` that field is the prompt, and the text the response to it.
+  With a `weight_field` that field is the document's weight; in text, and without it, the weight is 1.
 * Parquet: a row is a record; a row group belongs where its first byte is.
 * A line of JSONL, or a row's text, of more than `LONGEST` bytes is skipped: nearly always a file without its line ends.
 * Of a gzip file everything starts at byte 0.
@@ -20,56 +21,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import IO, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from shardline.components.common.errors import UserError
 from shardline.components.sharding.corpus import CorpusFile, Fields, Unreadable, open_file
+from shardline.components.sharding.parquet import read_parquet
+from shardline.components.sharding.records import Bad, Document, Records, Skipped, too_long, utf8, weight_of
 from shardline.components.sharding.units import Piece
 
 CUT = 1 << 20
 LONGEST = 64 << 20
 _BOM = b"\xef\xbb\xbf"
-_ROWS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A text and its place: the number of its file, and its byte offset there (in Parquet: its row number).
-
-    `prompt` comes before the text, and is not trained on.
-    """
-
-    file: int
-    offset: int
-    text: str
-    prompt: str = ""
-
-    @property
-    def whole(self) -> str:
-        """Prompt and text."""
-        return self.prompt + self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A document that cannot be read, and the bytes of the corpus that it takes up."""
-
-    file: int
-    offset: int
-    reason: str
-    size: int
-
-
-class _Bad(Exception):
-    """A record that is no document; the text is the reason."""
-
-
-Records = Iterator[Document | Skipped]
 
 
 def read_piece(files: Sequence[CorpusFile], piece: Piece, *, fields: Fields) -> Records:
@@ -98,7 +60,7 @@ def _read(handle: IO[bytes], piece: Piece, size: int, file: CorpusFile, fields: 
     if file.format == "jsonl":
         return _jsonl(handle, piece, fields)
     if file.format == "parquet":
-        return _parquet(handle, piece, file, fields)
+        return read_parquet(handle, piece, file, fields, longest=LONGEST)
     return _text(handle, piece, size)
 
 
@@ -136,7 +98,7 @@ def _cut(window: bytes, number: int) -> int:
 def _document(raw: bytes, file: int, offset: int) -> Records:
     try:
         text = _decode(raw.removeprefix(_BOM) if offset == 0 else raw)
-    except _Bad as error:
+    except Bad as error:
         yield Skipped(file, offset, str(error), len(raw))
         return
     if text:
@@ -145,15 +107,8 @@ def _document(raw: bytes, file: int, offset: int) -> Records:
 
 def _decode(raw: bytes) -> str:
     if b"\0" in raw:
-        raise _Bad("holds zero bytes, so it is binary or not UTF-8")
-    return _utf8(raw)
-
-
-def _utf8(raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise _Bad("not UTF-8") from None
+        raise Bad("holds zero bytes, so it is binary or not UTF-8")
+    return utf8(raw)
 
 
 # JSONL
@@ -170,13 +125,13 @@ def _jsonl(handle: IO[bytes], piece: Piece, fields: Fields) -> Records:
             if size == LONGEST and not line.endswith(b"\n"):
                 size += _pass_line(handle)
                 if size > LONGEST:
-                    raise _too_long()
-            text, prompt = _record(line.removeprefix(_BOM) if offset == 0 else line, fields)
-        except _Bad as error:
+                    raise too_long(LONGEST)
+            text, prompt, weight = _record(line.removeprefix(_BOM) if offset == 0 else line, fields)
+        except Bad as error:
             yield Skipped(piece.file, offset, str(error), size)
         else:
             if text:
-                yield Document(piece.file, offset, text, prompt)
+                yield Document(piece.file, offset, text, prompt, weight)
         offset += size
 
 
@@ -190,36 +145,38 @@ def _pass_line(handle: IO[bytes], *, most: float = math.inf) -> int:
     return passed
 
 
-def _too_long() -> _Bad:
-    return _Bad(f"a record of more than {LONGEST >> 20} MiB")
-
-
-def _record(line: bytes, fields: Fields) -> tuple[str, str]:
+def _record(line: bytes, fields: Fields) -> tuple[str, str, float]:
+    """Text, prompt and weight of a line; a line without a document has no text."""
     if not line.strip():
-        return "", ""
+        return "", "", 1.0
     source = _decode(line)
     try:
         value = json.loads(source)
     except (ValueError, RecursionError):
-        raise _Bad("not valid JSON") from None
+        raise Bad("not valid JSON") from None
     if not isinstance(value, dict):
-        raise _Bad("not a JSON object")
-    found = [_text_of(value, name, escaped="\\u" in source) for name in fields.names]
-    return found[0], found[1] if len(found) > 1 else ""
+        raise Bad("not a JSON object")
+    text, *prompt = (_text_of(value, name, escaped="\\u" in source) for name in fields.texts)
+    weight = 1.0 if fields.weight is None else weight_of(_found(value, fields.weight), fields.weight)
+    return text, "".join(prompt), weight
 
 
 def _text_of(record: dict[str, Any], field: str, *, escaped: bool) -> str:
-    if field not in record:
-        raise _Bad(f"no field {field!r}")
-    text = record[field]
+    text = _found(record, field)
     if not isinstance(text, str):
-        raise _Bad(f"field {field!r} is not a string")
+        raise Bad(f"field {field!r} is not a string")
     if escaped:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise _Bad("half of a surrogate pair") from None
+            raise Bad("half of a surrogate pair") from None
     return text
+
+
+def _found(record: dict[str, Any], field: str) -> Any:
+    if field not in record:
+        raise Bad(f"no field {field!r}")
+    return record[field]
 
 
 def line_number(file: CorpusFile, offset: int) -> int:
@@ -230,74 +187,3 @@ def line_number(file: CorpusFile, offset: int) -> int:
             lines += chunk.count(b"\n")
             offset -= len(chunk)
     return lines
-
-
-# Parquet
-
-
-def _parquet(handle: IO[bytes], piece: Piece, file: CorpusFile, fields: Fields) -> Records:
-    try:
-        table = pq.ParquetFile(handle)
-        for name in fields.names:
-            _check_column(table.schema_arrow, file, name)
-        row = 0
-        for number in range(table.metadata.num_row_groups):
-            group = table.metadata.row_group(number)
-            if piece.start <= _first_byte(group) < piece.end:
-                yield from _rows(table, number, row, piece.file, fields)
-            row += group.num_rows
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and not _is_of_arrow(error):
-            raise
-        yield Skipped(piece.file, piece.start, "not a Parquet file, or a damaged one", piece.end - piece.start)
-
-
-def _is_of_arrow(error: OSError) -> bool:
-    """Whether Arrow found the bytes to be wrong; else they could not be read, which says nothing about them."""
-    return type(error) is OSError and error.errno is None and error.__cause__ is None
-
-
-def _rows(table: pq.ParquetFile, group: int, row: int, file: int, fields: Fields) -> Records:
-    # Small batches: one of 2 GiB of text would not fit Arrow's 32-bit offsets.
-    for batch in table.iter_batches(_ROWS, row_groups=[group], columns=fields.names, use_threads=False):
-        columns = [_raw(batch.column(name)) for name in fields.names]
-        for raw in zip(*columns, strict=True):
-            if raw[0]:
-                size = sum(len(part or b"") for part in raw)
-                try:
-                    if size > LONGEST:
-                        raise _too_long()
-                    text, *prompt = (_utf8(part) for part in raw if part is not None)
-                    yield Document(file, row, text, *prompt)
-                except _Bad as error:
-                    yield Skipped(file, row, str(error), size)
-            row += 1
-
-
-def _raw(column: pa.Array) -> list[bytes | None]:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    values: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
-    return values
-
-
-def _check_column(schema: pa.Schema, file: CorpusFile, field: str) -> None:
-    if field not in schema.names:
-        have = ", ".join(schema.names[:5])
-        raise UserError(f"no column {field!r}", where=file.url, hint=f"set corpus.text_field; the file has {have}")
-    kind = schema.field(field).type
-    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)):
-        raise UserError(
-            f"column {field!r} is of type {kind}, which is not text",
-            where=file.url,
-            hint="set corpus.text_field to a column of strings",
-        )
-
-
-def _first_byte(group: Any) -> int:
-    starts = []
-    for number in range(group.num_columns):
-        column = group.column(number)
-        starts.append(column.dictionary_page_offset or column.data_page_offset)
-    return int(min(starts))

@@ -30,7 +30,7 @@ def _remedy(left: Left) -> str:
     """What helps against the reason that left out the most documents."""
     reason = max(left.reasons, key=lambda each: left.reasons[each], default="")
     if reason.startswith(("no field", "field ")):
-        return "set corpus.text_field to the field that holds the text"
+        return "set corpus.text_field (and prompt_field, weight_field) to fields that the records have"
     return "leave those files out of corpus.urls, set corpus.format, or raise corpus.bad_budget"
 
 

@@ -45,6 +45,7 @@ def facts(dataset: Dataset) -> dict[str, Any]:
                 "name": name,
                 "files": len(files[number]),
                 "bytes": sum(int(file["size"]) for file in files[number]),
+                "weight_field": manifest.weight_fields.get(name),
                 "blocks": {split: _blocks_of(getattr(manifest, split), number) for split in SPLITS},
             }
             for number, name in enumerate(manifest.sources)
@@ -107,6 +108,7 @@ class Viewer:
                 "at": int(blocks.offsets[entry]),
                 "tokens": len(tokens),
                 "prompt_tokens": min(prompt, len(tokens)),
+                "weight": float(blocks.weights[entry]),
                 "text": self._tokenizer.decode(tokens),
             }
 

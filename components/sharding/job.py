@@ -24,8 +24,9 @@ from shardline.components.common.storage import Storage
 from shardline.components.sharding import codec as codecs
 from shardline.components.sharding.blocks import U64
 from shardline.components.sharding.corpus import SourceFiles
-from shardline.components.sharding.documents import Document, Skipped, line_number, read_piece
+from shardline.components.sharding.documents import line_number, read_piece
 from shardline.components.sharding.manifest import PRINTS, TOKENIZER, Skips, folder
+from shardline.components.sharding.records import Document, Skipped
 from shardline.components.sharding.tokenizer import Tokenizer
 from shardline.components.sharding.units import SourceUnits
 

@@ -232,8 +232,8 @@ class _Chunk:
                 places = Places(**{k: getattr(segment.places, k)[start:stop] for k in ("blocks", "offsets", "hidden")})
                 samples = segment.samples(start, stop)
                 found = details_of(samples, places, sequence=self._sequence, whole=self._whole, rows=len(here))
-                out.positions[here], out.documents[here] = found.positions, found.documents
-                out.loss_mask[here], out.bytes[here] = found.loss_mask, found.bytes
+                for column in Details._fields:
+                    getattr(out, column)[here] = getattr(found, column)
             self._details, self._parts = out, []
         return self._details
 

@@ -17,7 +17,8 @@ from shardline.components.common.errors import DamagedData, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding.shardfile import Shard, hash_of
 
-VERSION = 3
+#: Of a data set without weights, and of one with them, in which shards have a column more.
+VERSION, WEIGHTED = 3, 4
 MANIFEST = "manifest.json"
 INDEX = "index.bin"
 FILES = "files.json"
@@ -28,6 +29,11 @@ REPAIR = "delete {} and run `shardline shard` with the same config again"
 
 class OtherVersion(DamagedData):
     """The manifest is none that this release can read, though nothing is wrong with it."""
+
+
+def version_for(weighted: bool) -> int:
+    """The version of the manifest, and so of the recipe, of a data set with weights or without."""
+    return WEIGHTED if weighted else VERSION
 
 
 def folder(key: str) -> str:
@@ -89,6 +95,7 @@ class Manifest:
         end_of_text: the token that separates documents; `end_of_text_id`: its id.
         row_group: blocks in each row group but the last of a shard.
         near_duplicates: documents left out of training, as they are too much like held-out ones; as `Skips`.
+        weight_fields: of the sources whose documents have weights, by name, the field that holds them.
     """
 
     version: int = VERSION
@@ -110,9 +117,12 @@ class Manifest:
     prints: FileFacts
     index: FileFacts
     files: FileFacts
+    weight_fields: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         body = asdict(self)
+        if not self.weight_fields:
+            del body["weight_fields"]  # what it was before there were any
         return json.dumps({**body, "hash": seal(body)}, indent=1).encode()
 
     @staticmethod
@@ -124,9 +134,9 @@ class Manifest:
             version = body["version"]
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedData("the manifest is damaged: it does not parse", where=where, hint=repair) from error
-        if version != VERSION:
+        if version not in (VERSION, WEIGHTED):
             raise OtherVersion(
-                f"the manifest is of version {version}; this release reads version {VERSION}",
+                f"the manifest is of version {version}; this release reads versions {VERSION} and {WEIGHTED}",
                 where=where,
                 hint="use the release of shardline that wrote it, or a newer one",
             )

@@ -23,13 +23,14 @@ class Piece:
 
     Attributes:
         ids: its tokens; `sizes` the bytes of text that each stands for.
-        quiet: how many of the first ones are not trained on.
+        quiet: how many of the first ones are not trained on; `weight`: what each of the others counts.
         file, offset: its place in the corpus source.
     """
 
     ids: Tokens
     sizes: npt.NDArray[np.int32]
     quiet: int = 0
+    weight: float = 1.0
     file: int
     offset: int
 
@@ -91,6 +92,7 @@ class Packer:
         self._begins: list[int] = []
         self._places: list[tuple[int, int]] = []
         self._quiet: list[int] = []
+        self._weights: list[float] = []
         self._blocks = 0
         self._source = source
         self.totals = Totals()
@@ -100,6 +102,7 @@ class Packer:
         self._begins.append(self._pending)
         self._places.append((document.file, document.offset))
         self._quiet.append(document.quiet)
+        self._weights.append(document.weight)
         self._append(self._separator, self._no_bytes)
         self._append(document.ids, document.counted_sizes())
         self.totals.add(document)
@@ -140,6 +143,7 @@ class Packer:
             bounds=bounds,
             starts=starts.astype(np.int32),
             quiet=quiet.astype(np.int32),
+            weights=np.array(self._weights, np.float32)[documents],
             files=places[:, 0].astype(np.int32),
             offsets=places[:, 1],
         )
@@ -165,6 +169,7 @@ class Packer:
         self._begins = shifted[open_one:].tolist()
         self._places = self._places[open_one:]
         self._quiet = self._quiet[open_one:]
+        self._weights = self._weights[open_one:]
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -53,8 +53,8 @@ def recipe_of(config: RunConfig) -> Recipe:
     ]
     tokenizer = {"vocab": config.tokenizer.vocab} if given is None else {"hash": hash_of(given).hex()}
     recipe = {
-        "version": names.VERSION,
-        "sources": [asdict(source) for source in first],
+        "version": names.version_for(any(source.fields.weight for source in first)),
+        "sources": [_facts(source) for source in first],
         "bad": [config.corpus.bad_documents, config.corpus.bad_budget],
         "tokenizer": {**tokenizer, "end_of_text": config.tokenizer.end_of_text},
         "sequence": config.block,
@@ -66,14 +66,22 @@ def recipe_of(config: RunConfig) -> Recipe:
     links = [Link(key=_key(recipe), base=None, sources=tuple(first))]
     for number, (name, source) in enumerate(config.corpus.named_sources(appended=True).items(), start=len(first)):
         base, files = links[-1].key, _files(name, number, source)
-        key = _key({"base": base, "source": asdict(files), "unit": config.sharding.unit})
+        key = _key({"base": base, "source": _facts(files), "unit": config.sharding.unit})
         links.append(Link(key=key, base=base, sources=(files,)))
     return Recipe(links, given)
 
 
 def _files(name: str, number: int, source: AddedSource) -> SourceFiles:
-    fields = Fields(source.text_field, source.prompt_field)
+    fields = Fields(source.text_field, source.prompt_field, source.weight_field)
     return SourceFiles(name=name, number=number, files=tuple(list_files(source)), fields=fields)
+
+
+def _facts(source: SourceFiles) -> dict[str, Any]:
+    facts = asdict(source)
+    # A data set without weights has the key that it had before there were any.
+    if source.fields.weight is None:
+        del facts["fields"]["weight"]
+    return facts
 
 
 def _key(recipe: dict[str, Any]) -> str:

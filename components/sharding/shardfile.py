@@ -5,7 +5,8 @@ ranges that cover all of it: each row group's (from the end of the one before, t
 Their hashes are in the index and the manifest, so a changed byte anywhere is noticed by who reads it.
 
 Columns: `tokens` FIXED_LEN_BYTE_ARRAY, the block's tokens as little-endian uint16 or uint32; `length`, `bytes`,
-`source` int32; `doc_starts`, `doc_quiet`, `doc_files` list<int32>, `doc_offsets` list<int64>, as in `blocks.Blocks`.
+`source` int32; `doc_starts`, `doc_quiet`, `doc_files` list<int32>, `doc_offsets` list<int64>, as in `blocks.Blocks`;
+of a source with weights also `doc_weights` list<float>.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ GROUP = np.dtype(
 Groups = npt.NDArray[np.void]
 
 #: All but the tokens.
+_WEIGHTS = "doc_weights"
 _COLUMNS = ["length", "bytes", "source", "doc_starts", "doc_quiet", "doc_files", "doc_offsets"]
 
 
@@ -124,7 +126,9 @@ def decode_group(
         first: the number, within its split, of its first block.
     """
     source = pq.ParquetFile(_part(size, offset, data), metadata=metadata)
-    table = source.read_row_group(number, columns=_COLUMNS, use_threads=False).combine_chunks()
+    weighted = _WEIGHTS in source.schema_arrow.names
+    columns = [*_COLUMNS, _WEIGHTS] if weighted else _COLUMNS
+    table = source.read_row_group(number, columns=columns, use_threads=False).combine_chunks()
 
     def numbers(name: str) -> npt.NDArray[Any]:
         return np.asarray(table.column(name).chunk(0))
@@ -132,6 +136,7 @@ def decode_group(
     def entries(name: str) -> npt.NDArray[Any]:
         return np.asarray(table.column(name).chunk(0).flatten())
 
+    starts = entries("doc_starts")
     return Blocks(
         numbers=np.arange(first, first + table.num_rows, dtype=np.int64),
         tokens=tokens,
@@ -139,8 +144,9 @@ def decode_group(
         bytes=numbers("bytes"),
         source=numbers("source"),
         bounds=np.asarray(table.column("doc_starts").chunk(0).offsets).astype(np.int64),
-        starts=entries("doc_starts"),
+        starts=starts,
         quiet=entries("doc_quiet"),
+        weights=entries(_WEIGHTS) if weighted else np.ones(len(starts), np.float32),
         files=entries("doc_files"),
         offsets=entries("doc_offsets"),
     )

@@ -21,7 +21,8 @@ from shardline.components.common.scratch import temporary_file
 from shardline.components.sharding.blocks import Blocks
 from shardline.components.sharding.shardfile import GROUP, Groups, Shard, hash_of
 
-_FORMAT = "2"
+#: Of a shard without weights, and of one with them, which has a column more.
+_FORMAT, _WEIGHTED_FORMAT = "2", "3"
 
 
 class ShardWriter:
@@ -29,14 +30,16 @@ class ShardWriter:
 
     Args:
         codec: as `sharding.codec`, but for auto: a name that Parquet has, with its level where it has levels.
-        source: the number of the corpus source.
+        source: the number of the corpus source; weighted: whether its documents have weights of their own.
     """
 
-    def __init__(self, *, sequence: int, dtype: npt.DTypeLike, codec: str, source: int = 0) -> None:
+    def __init__(
+        self, *, sequence: int, dtype: npt.DTypeLike, codec: str, source: int = 0, weighted: bool = False
+    ) -> None:
         self._file = temporary_file()
         self._sink = _HashingSink(self._file)
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._schema = _schema(sequence, self._dtype)
+        self._schema = _schema(sequence, self._dtype, weighted=weighted)
         self._codec, self._source = codec, source
         name, _, level = codec.partition(":")
         self._writer = pq.ParquetWriter(
@@ -49,7 +52,8 @@ class ShardWriter:
             write_page_checksum=True,
             store_schema=False,
         )
-        about = {"format": _FORMAT, "sequence": str(sequence), "dtype": np.dtype(dtype).name}
+        version = _WEIGHTED_FORMAT if weighted else _FORMAT
+        about = {"format": version, "sequence": str(sequence), "dtype": np.dtype(dtype).name}
         self._writer.add_key_value_metadata({f"shardline.{name}": value for name, value in about.items()})
         self._blocks = 0
 
@@ -125,7 +129,7 @@ class _HashingSink(io.RawIOBase):
         self.range_begin = self.tell()
 
 
-def _schema(sequence: int, dtype: np.dtype[Any]) -> pa.Schema:
+def _schema(sequence: int, dtype: np.dtype[Any], *, weighted: bool) -> pa.Schema:
     def entries(kind: pa.DataType) -> pa.DataType:
         return pa.list_(pa.field("element", kind, nullable=False))
 
@@ -139,6 +143,8 @@ def _schema(sequence: int, dtype: np.dtype[Any]) -> pa.Schema:
         "doc_files": entries(pa.int32()),
         "doc_offsets": entries(pa.int64()),
     }
+    if weighted:
+        fields["doc_weights"] = entries(pa.float32())
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
 
 
@@ -156,7 +162,9 @@ def _table(blocks: Blocks, schema: pa.Schema, dtype: np.dtype[Any]) -> pa.Table:
         "doc_quiet": blocks.quiet,
         "doc_files": blocks.files,
         "doc_offsets": blocks.offsets,
+        "doc_weights": blocks.weights,
     }
+    lists = {name: values for name, values in lists.items() if name in schema.names}
     columns += [pa.ListArray.from_arrays(bounds, _array(v), type=schema.field(k).type) for k, v in lists.items()]
     return pa.Table.from_arrays(columns, schema=schema)
 

@@ -18,10 +18,11 @@ import numpy.typing as npt
 from shardline.components.sharding import heldout
 from shardline.components.sharding.bestfit import BestFit
 from shardline.components.sharding.blocks import U64, Blocks, Tokens
-from shardline.components.sharding.documents import Document
+from shardline.components.sharding.corpus import SourceFiles
 from shardline.components.sharding.job import Arrays, Job, Left, leave_out, save_record
 from shardline.components.sharding.manifest import shard_path
 from shardline.components.sharding.packing import Packer, Packing, Piece
+from shardline.components.sharding.records import Document
 from shardline.components.sharding.shardfile import GROUP, Groups
 from shardline.components.sharding.shardwriter import ShardWriter
 from shardline.components.sharding.tokenizer import Tokenizer
@@ -76,7 +77,7 @@ def pack(job: Job, unit: int) -> None:
     near, source = Left(), job.source_of(unit)
     about: dict[str, Any] = {}
     arrays: Arrays = {}
-    streams = {split: _Stream(job, source.number) for split in SPLITS}
+    streams = {split: _Stream(job, source) for split in SPLITS}
     try:
         for batch in _batches(job.documents(unit, Left())):
             kept: list[tuple[_Stream, Document]] = []
@@ -119,7 +120,8 @@ def _tokenized(tokenizer: Tokenizer, kept: list[tuple[_Stream, Document]]) -> It
             before, sizes_before = next(prompts)
             quiet = len(before)
             ids, sizes = np.concatenate([before, ids]), np.concatenate([sizes_before, sizes])
-        yield stream, Piece(ids=ids, sizes=sizes, quiet=quiet, file=document.file, offset=document.offset)
+        place = {"file": document.file, "offset": document.offset}
+        yield stream, Piece(ids=ids, sizes=sizes, quiet=quiet, weight=document.weight, **place)
 
 
 def _with_sizes(tokenizer: Tokenizer, texts: list[str]) -> Iterator[tuple[Tokens, npt.NDArray[np.int32]]]:
@@ -130,7 +132,7 @@ def _with_sizes(tokenizer: Tokenizer, texts: list[str]) -> Iterator[tuple[Tokens
 class _Stream:
     """A unit's documents of one split, on their way into a shard."""
 
-    def __init__(self, job: Job, source: int) -> None:
+    def __init__(self, job: Job, source: SourceFiles) -> None:
         tokenizer = job.tokenizer
         self._storage = job.storage
         kind: type[Packer] | type[BestFit] = BestFit if job.packing == "best-fit" else Packer
@@ -139,9 +141,16 @@ class _Stream:
             row_group=job.row_group,
             dtype=tokenizer.dtype,
             end_of_text=tokenizer.end_of_text,
-            source=source,
+            source=source.number,
         )
-        self._writer = ShardWriter(sequence=job.sequence, dtype=tokenizer.dtype, codec=job.shard_codec, source=source)
+        self._weighted = source.fields.weight is not None
+        self._writer = ShardWriter(
+            sequence=job.sequence,
+            dtype=tokenizer.dtype,
+            codec=job.shard_codec,
+            source=source.number,
+            weighted=self._weighted,
+        )
         self._content = hashlib.blake2b(digest_size=16)
 
     def add(self, document: Piece) -> None:
@@ -167,5 +176,6 @@ class _Stream:
     def _write(self, blocks: Blocks) -> None:
         self._writer.write(blocks)
         counts = (blocks.length, blocks.bytes, blocks.source, blocks.bounds)
-        for column in (blocks.tokens, *counts, blocks.starts, blocks.quiet, blocks.files, blocks.offsets):
+        weights = (blocks.weights,) if self._weighted else ()
+        for column in (blocks.tokens, *counts, blocks.starts, blocks.quiet, blocks.files, blocks.offsets, *weights):
             self._content.update(np.ascontiguousarray(column).data)

@@ -17,7 +17,8 @@ from shardline.components.common.errors import StorageLost, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.common.storage.s3client import PatientS3FileSystem
 from shardline.components.sharding.corpus import CorpusFile, Fields, list_files
-from shardline.components.sharding.documents import Document, read_piece
+from shardline.components.sharding.documents import read_piece
+from shardline.components.sharding.records import Document
 from shardline.components.sharding.units import Piece
 from tests.contract.conftest import BUCKET
 from tests.contract.faults import Proxy, Rule

@@ -36,6 +36,7 @@ def write(blocks: np.ndarray, folder: Path, codec: str) -> None:
                 bounds=np.arange(rows + 1, dtype=np.int64),
                 starts=zeros,
                 quiet=zeros,
+                weights=np.ones(rows, np.float32),
                 files=zeros,
                 offsets=np.zeros(rows, np.int64),
             )

@@ -40,8 +40,9 @@ def _sources(corpus: Corpus) -> Found:
         for index, url in enumerate(reading.urls or []):
             if not url.strip() or url.endswith("://"):
                 yield f"{path}.urls.{index}", "must name a file, a folder or a glob"
-        if reading.prompt_field and reading.format == "text":
-            yield f"{path}.prompt_field", "is for jsonl and parquet; a text file has no fields"
+        for name in ("prompt_field", "weight_field"):
+            if getattr(reading, name) and reading.format == "text":
+                yield f"{path}.{name}", "is for jsonl and parquet; a text file has no fields"
 
 
 def _sequences(config: RunConfig, shape: ModelShape | None) -> Found:

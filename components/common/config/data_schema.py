@@ -34,6 +34,8 @@ class Reading(Section):
     """The field (JSONL) or column (Parquet) that holds a document's text, or the response to a prompt."""
     prompt_field: str | None = identity(None, min_length=1)
     """The field or column of a prompt, which the model reads and is not trained to write."""
+    weight_field: str | None = identity(None, min_length=1)
+    """The field or column of a document's weight in the training loss, a number from 0 to 1,000,000; else it is 1."""
 
 
 class Source(Reading):

@@ -13,8 +13,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.sharding.dataset import Dataset, SplitName
 from shardline.components.sharding.inspect import verify
 from shardline.components.sharding.making import shard
-from shardline.components.sharding.manifest import VERSION, Manifest, folder
-
+from shardline.components.sharding.manifest import VERSION, WEIGHTED, Manifest, folder
 
 MakeOther = Callable[[], Dataset]
 
@@ -125,8 +124,10 @@ def test_files_that_lie_among_the_shards_are_not_read(dataset: Dataset, make_oth
 
 def test_a_manifest_of_the_future_is_refused_and_left_alone(dataset: Dataset) -> None:
     path = beside(dataset, "manifest.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": VERSION + 1}))
-    with pytest.raises(DamagedData, match=rf"version {VERSION + 1}; this release reads version {VERSION}.*newer"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": WEIGHTED + 1}))
+    with pytest.raises(
+        DamagedData, match=rf"version {WEIGHTED + 1}; this release reads versions {VERSION} and {WEIGHTED}.*newer"
+    ):
         Dataset.open(dataset.storage, dataset.manifest.key)
     assert path.exists()
 

@@ -17,7 +17,8 @@ from shardline.components.common.config.data_schema import Source
 from shardline.components.common.errors import UserError
 from shardline.components.sharding import documents
 from shardline.components.sharding.corpus import Fields, list_files, open_file
-from shardline.components.sharding.documents import Document, Skipped, line_number, read_piece
+from shardline.components.sharding.documents import line_number, read_piece
+from shardline.components.sharding.records import Document, Skipped
 from shardline.components.sharding.units import Piece, Units
 
 
@@ -136,6 +137,52 @@ def test_a_bad_record_says_why(line: bytes, reason: str, tmp_path: Path) -> None
     (tmp_path / "a.jsonl").write_bytes(jsonl("good") + line + b"\n" + jsonl("better"))
     records = read(tmp_path / "a.jsonl")
     assert texts(records) == ["good", "better"] and reasons(records) == [reason]
+
+
+WEIGHED = Fields("text", weight="w")
+REASON = "field 'w' is no weight: it has to be a number from 0 to 1,000,000"
+
+
+def weighed(path: Path) -> list[Document | Skipped]:
+    (file,) = list_files(Source(urls=[str(path)]))
+    return list(read_piece([file], Piece(0, 0, file.size), fields=WEIGHED))
+
+
+def test_a_document_has_the_weight_of_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    weights = [0, 1, 2.5, 1e-3, 1_000_000]
+    path.write_bytes(b"".join(json.dumps({"w": w, "text": f"{w}"}).encode() + b"\n" for w in weights))
+    assert [record.weight for record in weighed(path) if isinstance(record, Document)] == weights
+    assert [record.weight for record in read(path) if isinstance(record, Document)] == [1.0] * len(weights)
+    for name, kind in {"double": pa.float64(), "float": pa.float32(), "decimal": pa.decimal128(12, 4)}.items():
+        column = pa.array(weights, pa.float64()).cast(kind)
+        pq.write_table(pa.table({"text": [str(w) for w in weights], "w": column}), tmp_path / f"{name}.parquet")
+        found = [record.weight for record in weighed(tmp_path / f"{name}.parquet") if isinstance(record, Document)]
+        assert found == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("value", ["-1", '"2"', "null", "true", "[1]", "NaN", "Infinity", "1e7", "1" + "0" * 400])
+def test_what_is_no_weight_is_named_by_its_line(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "good", "w": 1}}\n{{"text": "bad", "w": {value}}}\n{{"text": "lacking"}}\n')
+    records = weighed(path)
+    assert texts(records) == ["good"] and reasons(records) == [REASON, "no field 'w'"]
+    bad = next(record for record in records if isinstance(record, Skipped))
+    (file,) = list_files(Source(urls=[str(path)]))
+    assert line_number(file, bad.offset) == 2
+
+
+def test_weights_in_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b", "c"], "w": [1.0, None, -1.0]}), path)
+    records = weighed(path)
+    assert texts(records) == ["a"] and reasons(records) == [REASON] * 2
+    pq.write_table(pa.table({"text": ["a"], "w": ["1"]}), path)
+    with pytest.raises(UserError, match=r"a\.parquet: column 'w' is of type string, which is no number"):
+        weighed(path)
+    pq.write_table(pa.table({"text": ["a"]}), path)
+    with pytest.raises(UserError, match=r"a\.parquet: no column 'w'; set corpus\.weight_field; the file has text"):
+        weighed(path)
 
 
 def test_of_a_key_that_is_there_twice_the_last_one_counts(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from shardline.components.sharding.loader import Loader, held_out_batches
 from shardline.components.sharding.order import DataPolicy, Skip, Stage
 
 Steps = list[list[Batch]]
-COLUMNS = ("tokens", "targets", "positions", "documents", "loss_mask", "samples", "index", "bytes")
+COLUMNS = ("tokens", "targets", "positions", "documents", "loss_mask", "loss_weights", "samples", "index", "bytes")
 same_data_set = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,13 +15,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from shardline.components.common.config import RunConfig, dump
+from shardline.components.common.config import RunConfig, dump, parse
 from shardline.components.common.errors import DamagedData, EnvironmentLacking, UserError
 from shardline.components.common.storage import Storage
+from shardline.components.sharding import recipe
+from shardline.components.sharding.corpus import CorpusFile
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.heldout import drawn
 from shardline.components.sharding.making import Progress, shard
-from shardline.components.sharding.manifest import Manifest, folder
+from shardline.components.sharding.manifest import Manifest, folder, shard_path
 from shardline.components.sharding.recipe import recipe_of
 
 MakeConfig = Callable[..., RunConfig]
@@ -233,6 +236,27 @@ def test_a_given_tokenizer_is_used(corpus: Path, make_config: MakeConfig, tmp_pa
     with pytest.raises(UserError, match=r"given\.json: has no token '</s>'"):
         config = make_config(corpus, tokenizer__url=str(tmp_path / "given.json"), tokenizer__end_of_text="</s>")
         shard(config)
+
+
+def test_without_weights_a_data_set_is_what_it_always_was(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = dataset.storage.local_path(f"{folder(dataset.manifest.key)}/manifest.json")
+    assert json.loads(path.read_text())["version"] == 3 and "weight_fields" not in json.loads(path.read_text())
+    (shard_, *_) = dataset.manifest.train.shards
+    assert "doc_weights" not in pq.read_schema(dataset.storage.local_path(shard_path(shard_.hash))).names
+    # Made by the release before there were weights.
+    file = CorpusFile("/corpus/a.jsonl", 1000, "1000-5", "jsonl", False)
+    monkeypatch.setattr(recipe, "list_files", lambda source: [file])
+    tree = """\
+version: 1
+run: x
+storage: /data
+corpus: {urls: /corpus/a.jsonl, prompt_field: q}
+tokenizer: {vocab: 400}
+sharding: {unit: 8192, row_group: 4, held_out: 0.15, workers: 1}
+training: {steps: 1, global_batch: 8, microbatch: 2, sequence: 32}
+"""
+    (link,) = recipe.recipe_of(parse(tree, source="test").config).links
+    assert link.key == "7008dbe3977d64164c64d1b3611c7e91"
 
 
 def test_names_are_in_the_data_set_as_they_are(tmp_path: Path, make_config: MakeConfig, prose: Prose) -> None:

@@ -23,7 +23,12 @@ def quiet_of(number: int, tokens: list[int]) -> int:
 
 def piece(number: int, tokens: list[int]) -> Piece:
     ids, sizes = np.array(tokens, np.uint16), np.array([token % 5 for token in tokens], np.int32)
-    return Piece(ids=ids, sizes=sizes, quiet=quiet_of(number, tokens), file=number, offset=number * 10)
+    place = {"file": number, "offset": number * 10}
+    return Piece(ids=ids, sizes=sizes, quiet=quiet_of(number, tokens), weight=weight_of(number), **place)
+
+
+def weight_of(number: int) -> float:
+    return number % 4 / 2
 
 
 def packed(
@@ -71,6 +76,8 @@ def counted(blocks: Blocks, *, sequence: int) -> list[tuple[int, int]]:
         targets = blocks.tokens[row, 1:].tolist()
         mask = details.loss_mask[row].tolist()
         counts = [(owner[at], targets[at]) for at in range(sequence) if mask[at]]
+        weights = [weight_of(owner[at]) if mask[at] else 0.0 for at in range(sequence)]
+        assert details.loss_weights[row].tolist() == weights
         # Of token t, t % 5 bytes; none of the end-of-text tokens'.
         assert int(details.bytes[row]) == sum(token % 5 for _, token in counts)
         found += counts
@@ -143,3 +150,4 @@ def test_rows_are_taken_with_all_that_belongs_to_them(documents: Documents, data
         assert taken.starts[one].tolist() == blocks.starts[same].tolist()
         assert taken.quiet[one].tolist() == blocks.quiet[same].tolist()
         assert taken.files[one].tolist() == blocks.files[same].tolist()
+        assert taken.weights[one].tolist() == blocks.weights[same].tolist()
