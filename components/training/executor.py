@@ -27,28 +27,34 @@ class Inputs:
     positions: Tensor
     documents: Tensor
     targets: Tensor
+    weights: Tensor
 
     @classmethod
-    def of(cls, batches: Sequence[Batch], *, device: torch.device) -> Inputs:
+    def of(cls, batches: Sequence[Batch], *, device: torch.device, weighed: bool = True) -> Inputs:
+        """`batches` on the device; without `weighed` each target that counts, counts once."""
+
         def stacked(name: str) -> Tensor:
             return torch.cat([torch.from_numpy(getattr(batch, name)) for batch in batches])
 
-        targets = stacked("targets").masked_fill(~stacked("loss_mask"), IGNORED)
-        return cls(*(t.to(device) for t in (stacked("tokens"), stacked("positions"), stacked("documents"), targets)))
+        mask = stacked("loss_mask")
+        targets = stacked("targets").masked_fill(~mask, IGNORED)
+        weights = stacked("loss_weights") if weighed else mask.float()
+        found = (stacked("tokens"), stacked("positions"), stacked("documents"), targets, weights)
+        return cls(*(tensor.to(device) for tensor in found))
 
     def of_rank(self, rank: int, size: int) -> Inputs:
         """The tokens of context-parallel rank `rank` of `size`; `documents` stays whole."""
-        tokens, positions, targets = (
-            share(x, rank=rank, size=size) for x in (self.tokens, self.positions, self.targets)
+        tokens, positions, targets, weights = (
+            share(x, rank=rank, size=size) for x in (self.tokens, self.positions, self.targets, self.weights)
         )
-        return Inputs(tokens, positions, self.documents, targets)
+        return Inputs(tokens, positions, self.documents, targets, weights)
 
 
 class Executor(Protocol):
     """Runs the model. Both methods are collective over the ranks of a replica."""
 
-    def train(self, inputs: Inputs, *, tokens: int) -> Tensor:
-        """Add the gradients of the loss over `inputs`; `tokens` is the global batch's number of target tokens.
+    def train(self, inputs: Inputs, *, weight: float) -> Tensor:
+        """Add the gradients of the loss over `inputs`; `weight` is the sum of all weights in the global batch.
 
         Returns:
             The loss of this rank's tokens: a float64 scalar, the same on its tensor-parallel peers, zero without the
@@ -80,14 +86,14 @@ class Accumulating:
         self._rounds = rounds
         self._document_attention = document_attention
 
-    def train(self, inputs: Inputs, *, tokens: int) -> Tensor:
+    def train(self, inputs: Inputs, *, weight: float) -> Tensor:
         total = torch.zeros((), dtype=torch.float64, device=inputs.tokens.device)
         for index, part in enumerate(self._split(inputs)):
             if isinstance(self._model, FSDPModule):
                 last = index == self._rounds - 1
                 self._model.set_requires_gradient_sync(last)
                 self._model.set_is_last_backward(last)
-            loss = self._loss(part) / tokens
+            loss = self._loss(part) / weight
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
@@ -102,8 +108,8 @@ class Accumulating:
     def _loss(self, part: Inputs) -> Tensor:
         documents = part.documents if self._document_attention else None
         logits = self._model(part.tokens, part.positions, documents)
-        return summed_loss(logits, part.targets, group=self._tp_group)
+        return summed_loss(logits, part.targets, part.weights, group=self._tp_group)
 
     def _split(self, inputs: Inputs) -> list[Inputs]:
-        fields = (inputs.tokens, inputs.positions, inputs.documents, inputs.targets)
+        fields = (inputs.tokens, inputs.positions, inputs.documents, inputs.targets, inputs.weights)
         return [Inputs(*part) for part in zip(*(field.chunk(self._rounds) for field in fields), strict=True)]

@@ -44,18 +44,18 @@ class Pipelined:
         self._last = parts.has_last_stage
         self._document_attention = document_attention
         self._tp_group = parts.tp_group
-        self._tokens = 1
+        self._weight = 1.0
         kind: Any = get_schedule_class(layout.schedule)
         single = issubclass(kind, PipelineScheduleSingle)
         self._schedule = kind(stages[0] if single else stages, rounds, loss_fn=self._loss, scale_grads=False)
 
-    def train(self, inputs: Inputs, *, tokens: int) -> Tensor:
-        self._tokens = tokens
+    def train(self, inputs: Inputs, *, weight: float) -> Tensor:
+        self._weight = weight
         return self._run(inputs)
 
     @torch.no_grad()
     def evaluate(self, inputs: Inputs) -> Tensor:
-        self._tokens = 1
+        self._weight = 1.0
         with _forward_only(self._schedule):
             return self._run(inputs)
 
@@ -66,7 +66,7 @@ class Pipelined:
             every_stage["documents"] = inputs.documents
         self._schedule.step(
             *((inputs.tokens,) if self._first else ()),
-            target=inputs.targets if self._last else None,
+            target=_packed(inputs) if self._last else None,
             losses=losses,
             return_outputs=False,
             **every_stage,
@@ -76,8 +76,17 @@ class Pipelined:
             total += loss.detach()
         return total
 
-    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return summed_loss(logits, targets, group=self._tp_group) / self._tokens
+    def _loss(self, logits: Tensor, packed: Tensor) -> Tensor:
+        return summed_loss(logits, *_unpacked(packed), group=self._tp_group) / self._weight
+
+
+def _packed(inputs: Inputs) -> Tensor:
+    """int64[rows, 2, tokens], targets and the bits of their weights: a schedule splits one tensor, and no pair."""
+    return torch.stack((inputs.targets, inputs.weights.double().view(torch.int64)), dim=1)
+
+
+def _unpacked(packed: Tensor) -> tuple[Tensor, Tensor]:
+    return packed[:, 0], packed[:, 1].view(torch.float64)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -47,7 +48,8 @@ class StepResult:
     """One optimizer step.
 
     Attributes:
-        loss: the mean, in nats a target token; gradient_norm: before clipping; tokens: target tokens.
+        loss: the mean over the target tokens by their weights, in nats; gradient_norm: before clipping; tokens: how
+            many target tokens there are.
         verdict: whether it was sound; updated: whether the weights were changed.
         request: the sum over the ranks of what they gave to `step`.
     """
@@ -121,9 +123,9 @@ class Session:
         """
         training, optimizer = self._config.training, self._with_optimizer()
         inputs = self._inputs(batches)
-        tokens = max(1, self._count_tokens(batches))
+        tokens, weight = self._count(batches)
         executor = self._executor(rounds=len(batches), sequence=batches[0].tokens.shape[1])
-        loss = self._own(executor.train(inputs, tokens=tokens))
+        loss = self._own(executor.train(inputs, weight=weight))
         settle_gradients(self._parameters)
         self._tied.sum_gradients()
         if look:
@@ -151,22 +153,29 @@ class Session:
             request=int(requested),
         )
 
-    def _inputs(self, batches: Sequence[Batch]) -> Inputs:
-        return Inputs.of(batches, device=self.parts.device).of_rank(self.parts.place.cp, self.layout.cp)
+    def _inputs(self, batches: Sequence[Batch], *, weighed: bool = True) -> Inputs:
+        inputs = Inputs.of(batches, device=self.parts.device, weighed=weighed)
+        return inputs.of_rank(self.parts.place.cp, self.layout.cp)
 
     def _own(self, loss: Tensor) -> Tensor:
         """What this rank adds to the sum over all ranks: tensor-parallel peers computed the same loss."""
         return loss if self.parts.place.tp == 0 else torch.zeros_like(loss)
 
-    def _count_tokens(self, batches: Sequence[Batch]) -> int:
-        count = torch.tensor([sum(int(batch.loss_mask.sum()) for batch in batches)], device=self.parts.device)
-        dist.all_reduce(count, group=self.parts.dp_group)
-        return int(count)
+    def _count(self, batches: Sequence[Batch]) -> tuple[int, float]:
+        """The global batch's number of target tokens, and the sum of their weights; of nothing, 1 each."""
+        masks, weights = ([getattr(batch, name) for batch in batches] for name in ("loss_mask", "loss_weights"))
+        mine = [float(sum(each.sum(dtype=np.float64) for each in columns)) for columns in (masks, weights)]
+        sums = torch.tensor(mine, dtype=torch.float64, device=self.parts.device)
+        dist.all_reduce(sums, group=self.parts.dp_group)
+        tokens, weight = sums.tolist()
+        return max(1, int(tokens)), weight or 1.0
 
     # evaluation
 
     def evaluate(self, split: Split, *, on_blocks: Callable[[int], None] | None = None) -> Totals:
-        """The loss over every block of `split`, each counted once. Collective; the same answer on every rank.
+        """The loss over every block of `split`, each counted once, whatever the weights of documents: it is of text.
+
+        Collective; the same answer on every rank.
 
         Args:
             on_blocks: told now and then how many blocks are done, over all ranks.
@@ -183,7 +192,7 @@ class Session:
         nats = torch.zeros((), dtype=torch.float64, device=self.parts.device)
         tokens = size = done = 0
         for group in _groups(batches, rounds):
-            nats += self._own(executor.evaluate(self._inputs(group)))
+            nats += self._own(executor.evaluate(self._inputs(group, weighed=False)))
             tokens += sum(int(batch.loss_mask.sum()) for batch in group)
             size += sum(int(batch.bytes.sum()) for batch in group)
             done += len(group) * training.microbatch * self.layout.dp

@@ -78,11 +78,31 @@ def _sample_corrupted(context: WorkerContext) -> None:
 def _mask_dropped(context: WorkerContext) -> None:
     original = executor.Inputs.of.__func__  # type: ignore[attr-defined]
 
-    def unmasked(cls: Any, batches: Any, *, device: Any) -> Any:
-        full = [changed(batch, details=batch.details._replace(loss_mask=batch.loss_mask | True)) for batch in batches]
-        return original(cls, full, device=device)
+    def unmasked(cls: Any, batches: Any, **options: Any) -> Any:
+        everywhere = {"loss_mask": np.True_, "loss_weights": np.float32(1)}
+        full = {name: np.broadcast_to(value, batches[0].targets.shape).copy() for name, value in everywhere.items()}
+        return original(cls, [changed(b, details=b.details._replace(**full)) for b in batches], **options)
 
     executor.Inputs.of = classmethod(unmasked)  # type: ignore[method-assign,assignment]
+
+
+def _weights_left_out(context: WorkerContext) -> None:
+    original = executor.Inputs.of.__func__  # type: ignore[attr-defined]
+
+    def unweighed(cls: Any, batches: Any, **options: Any) -> Any:
+        return original(cls, batches, **{**options, "weighed": False})
+
+    executor.Inputs.of = classmethod(unweighed)  # type: ignore[method-assign,assignment]
+
+
+def _weights_of_a_rank_alone(context: WorkerContext) -> None:
+    original = session.Session._count
+
+    def alone(self: Any, batches: Any) -> Any:
+        tokens, _ = original(self, batches)
+        return tokens, self.layout.dp * sum(float(batch.loss_weights.sum()) for batch in batches)
+
+    session.Session._count = alone  # type: ignore[method-assign]
 
 
 def _clip_per_stage(context: WorkerContext) -> None:
@@ -192,6 +212,8 @@ _MISTAKES: dict[str, Any] = {
     "two samples swapped across steps": (_samples_swapped, [(order.StageOrder, "split")]),
     "one sample corrupted": (_sample_corrupted, [(loader.Loader, "__next__")]),
     "one mask dropped": (_mask_dropped, [(executor.Inputs, "of")]),
+    "weights left out": (_weights_left_out, [(executor.Inputs, "of")]),
+    "weights of each rank alone": (_weights_of_a_rank_alone, [(session.Session, "_count")]),
     "clip per stage": (_clip_per_stage, [(session, "clip_gradients")]),
     "one moment lost": (_moment_lost, [(session.Session, "load")]),
     "tied embeddings apart": (_tied_apart, [(tied.Tied, "sum_gradients")]),

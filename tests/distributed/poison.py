@@ -26,8 +26,8 @@ def train(context: WorkerContext, *, poisoned: Sequence[int], factor: float, **a
         executor = executor_for(*parameters, **options)
         original = executor.train
 
-        def trained(inputs: Any, *, tokens: int) -> Tensor:
-            loss: Tensor = original(inputs, tokens=tokens)
+        def trained(inputs: Any, *, weight: float) -> Tensor:
+            loss: Tensor = original(inputs, weight=weight)
             return loss * factor if wrong else loss
 
         executor.train = trained  # type: ignore[method-assign]
