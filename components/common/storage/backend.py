@@ -15,6 +15,7 @@ from typing import IO, Any, Protocol
 
 from fsspec.spec import AbstractBufferedFile
 
+from shardline.components.common.storage.leftovers import Wanted
 from shardline.components.common.storage.patience import ShortRead, attempt
 
 
@@ -44,6 +45,8 @@ class Backend(Protocol):
     def delete(self, path: str) -> None: ...
 
     def delete_tree(self, path: str) -> None: ...
+
+    def remove_leftovers(self, path: str, of: Wanted) -> int: ...
 
 
 class Removing:
@@ -131,6 +134,9 @@ class FsspecBackend(Removing):
     def delete_tree(self, path: str) -> None:
         for name in self._fs.find(path):
             self._fs.rm_file(name)
+
+    def remove_leftovers(self, path: str, of: Wanted) -> int:
+        return 0  # gs and az forget uploads by themselves after a week; the others have none
 
 
 class MemoryBackend(FsspecBackend):

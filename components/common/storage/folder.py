@@ -12,6 +12,7 @@ from typing import IO, Any
 from shardline.components.common.errors import DamagedData, EnvironmentLacking
 from shardline.components.common.storage.backend import Backend, FsspecBackend, MemoryBackend
 from shardline.components.common.storage.explaining import explained
+from shardline.components.common.storage.leftovers import Wanted
 from shardline.components.common.storage.local import LocalBackend
 from shardline.components.common.storage.urls import join, split_url
 
@@ -191,6 +192,18 @@ class Storage:
         """Remove one file; it may be gone already."""
         with explained(self.url_of(path)), contextlib.suppress(FileNotFoundError):
             self._backend.delete(self._full(path))
+
+    def remove_leftovers(self, path: str, of: Wanted) -> int:
+        """Remove what killed writers have left in the folder `path`, never what a living one writes; how many it was.
+
+        Args:
+            of: says of a file's name, under which it would have been there, whether it is meant.
+        """
+        with explained(self.url_of(path)):
+            try:
+                return self._backend.remove_leftovers(self._full(path), of)
+            except FileNotFoundError:
+                return 0
 
     def delete_tree(self, path: str) -> None:
         """Remove a folder and all below it; it may be gone already."""

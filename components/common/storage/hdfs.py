@@ -33,7 +33,9 @@ from hdfs_native import WriteOptions
 from hdfs_native.fsspec import HdfsFileSystem, ViewfsFileSystem
 
 from shardline.components.common.errors import EnvironmentLacking, StorageLost
+from shardline.components.common.storage import leftovers
 from shardline.components.common.storage.backend import RangedFile, names_of
+from shardline.components.common.storage.leftovers import Wanted, is_left_of
 from shardline.components.common.storage.patience import ShortRead
 
 LOCK_SECONDS = 20.0
@@ -260,6 +262,24 @@ class HdfsBackend:
     def delete_tree(self, path: str) -> None:
         with _native():
             self._client.delete(path, True)
+
+    def remove_leftovers(self, path: str, of: Wanted) -> int:
+        with _native():
+            found = [each for each in self._client.list_status(path) if is_left_of(posixpath.basename(each.path), of)]
+        if not found:
+            return 0
+        now = self._now(path)
+        left = [each for each in found if now - each.modification_time / 1000 >= leftovers.REMOTE_SECONDS]
+        for status in left:
+            self._remove(status.path)
+        return len(left)
+
+    def _now(self, folder: str) -> float:
+        """The NameNode's time, which files have."""
+        with self._beside(posixpath.join(folder, "now")) as mark:
+            self._put(mark, b"")
+            with _native():
+                return float(self._client.get_file_info(mark).modification_time) / 1000
 
 
 class _Checked(io.RawIOBase):

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import IO
 
 from shardline.components.common.errors import EnvironmentLacking
+from shardline.components.common.storage import leftovers
 from shardline.components.common.storage.backend import names_of
+from shardline.components.common.storage.leftovers import Wanted, is_left_of
 
 #: How often a folder is removed that others remove, or write into, at the same time.
 _REMOVALS = 20
@@ -97,10 +99,28 @@ class LocalBackend:
                     raise
         shutil.rmtree(path)
 
+    def remove_leftovers(self, path: str, of: Wanted) -> int:
+        with tempfile.TemporaryFile(dir=path) as file:
+            now = os.fstat(file.fileno()).st_mtime  # the file system's clock may be another machine's
+        names = [name for name in os.listdir(path) if is_left_of(name, of)]
+        return sum(_remove_if_left(os.path.join(path, name), now) for name in names)
+
+
+def _remove_if_left(path: str, now: float) -> bool:
+    try:
+        with open(path, "rb") as handle:
+            if now - os.fstat(handle.fileno()).st_mtime < leftovers.LOCAL_SECONDS:
+                return False
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+            return True
+    except OSError:
+        return False  # it is being written, is finished or removed meanwhile, or its file system has no locks
+
 
 @contextlib.contextmanager
 def _temporary(full: str) -> Iterator[tuple[IO[bytes], str]]:
-    """A file beside `full`, removed at the end unless renamed."""
+    """A file beside `full`, locked as long as it is written, removed at the end unless renamed."""
     folder, name = os.path.split(full)
     try:
         os.makedirs(folder, exist_ok=True)
@@ -112,6 +132,8 @@ def _temporary(full: str) -> Iterator[tuple[IO[bytes], str]]:
     os.fchmod(descriptor, 0o644)
     try:
         with os.fdopen(descriptor, "wb") as handle:
+            with contextlib.suppress(OSError):  # where there are no locks, nothing is removed either
+                fcntl.flock(handle, fcntl.LOCK_SH)
             yield handle, temporary
     finally:
         with contextlib.suppress(FileNotFoundError):

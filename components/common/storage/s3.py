@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import io
+import posixpath
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Protocol
+from email.utils import parsedate_to_datetime
+from typing import IO, Any, Protocol
 
 from fsspec.asyn import sync
 
 from shardline.components.common.errors import StorageLost
+from shardline.components.common.storage import leftovers
 from shardline.components.common.storage.backend import Changed, RangedFile, Removing, names_of, whole
 from shardline.components.common.storage.explaining import code_of, repetitions_of
+from shardline.components.common.storage.leftovers import Wanted
 from shardline.components.common.storage.patience import ShortRead, attempt
 from shardline.components.common.storage.s3client import PatientS3FileSystem
 
@@ -205,6 +209,42 @@ class S3Backend(Removing):
         for start in range(0, len(names), _DELETED_AT_ONCE):
             sync(self._fs.loop, self._fs._bulk_delete, names[start : start + _DELETED_AT_ONCE])
 
+    def remove_leftovers(self, path: str, of: Wanted) -> int:
+        bucket, prefix, _ = self._fs.split_path(path)
+        removed = 0
+        for upload, now in self._uploads(bucket, f"{prefix}/"):
+            key = upload["Key"]
+            is_meant = posixpath.dirname(key) == prefix and of(posixpath.basename(key))
+            place = {"Bucket": bucket, "Key": key, "UploadId": upload["UploadId"]}
+            if is_meant and now - self._last_part(upload, place) >= leftovers.REMOTE_SECONDS:
+                with contextlib.suppress(FileNotFoundError):  # somebody else did
+                    self._fs.call_s3("abort_multipart_upload", **place)
+                    removed += 1
+        return removed
+
+    def _uploads(self, bucket: str, prefix: str) -> Iterator[tuple[dict[str, Any], float]]:
+        """The uploads that are neither finished nor given up, each with the store's time."""
+        marker: dict[str, str] = {}
+        while True:
+            page = self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **marker)
+            now = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp()
+            yield from ((upload, now) for upload in page.get("Uploads", []))
+            if not page.get("IsTruncated"):
+                return
+            marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def _last_part(self, upload: dict[str, Any], place: dict[str, str]) -> float:
+        """When an upload was begun or, later, had its last part."""
+        times, marker = [upload["Initiated"].timestamp()], 0
+        with contextlib.suppress(FileNotFoundError):  # it ends just now
+            while True:
+                page = self._fs.call_s3("list_parts", **place, PartNumberMarker=marker)
+                times += [part["LastModified"].timestamp() for part in page.get("Parts", [])]
+                if not page.get("IsTruncated"):
+                    break
+                marker = page["NextPartNumberMarker"]
+        return float(max(times))
+
 
 class AlluxioBackend(S3Backend):
     """Alluxio's proxy takes no notice of conditions: look first, which narrows the race and does not close it."""
@@ -222,6 +262,9 @@ class AlluxioBackend(S3Backend):
             return False
         self._put(path, new, uuid.uuid4().hex)
         return True
+
+    def remove_leftovers(self, path: str, of: Wanted) -> int:
+        return 0  # its proxy lists no uploads
 
     def delete_tree(self, path: str) -> None:
         super().delete_tree(path)
