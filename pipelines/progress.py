@@ -12,6 +12,7 @@ from shardline.components.planning.layout import Layout
 NOTABLE = {
     "run.resumed",
     "sharding.skipped",
+    "sharding.overtaken",
     "codec.chosen",
     "training.skipped",
     "evaluation.rough",

@@ -19,6 +19,7 @@ EVENTS: dict[str, str] = {
     "step.failed": "a pipeline step ended with an error",
     "step.stopped": "a signal ended a pipeline step",
     "sharding.skipped": "the data set was there already",
+    "sharding.overtaken": "another process has made the same data set first",
     "sharding.appended": "the run goes on with a data set that has further sources",
     "sharding.finished": "the data set is complete",
     "policy.changed": "the data policy of the steps to come is another one from here on",

@@ -24,8 +24,8 @@ _TOTALS = ("documents", "tokens", "bytes", "text_bytes")
 
 def write_manifest(
     job: Job, records: Iterable[tuple[dict[str, Any], Arrays]], *, skipped: Left, base: Dataset | None
-) -> Manifest:
-    """Put the index, the list of files and, last, the manifest there."""
+) -> tuple[Manifest, bool]:
+    """Put the index, the list of files and, last, the manifest there; that one, and whether it was made here."""
     near = Left()
     made: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
     groups: dict[str, list[Groups]] = {split: [] for split in SPLITS}
@@ -68,8 +68,8 @@ def write_manifest(
         files=_put(storage, job.path(names.FILES), json.dumps(files, indent=0).encode(), sum(map(len, files))),
         weight_fields=weight_fields,
     )
-    storage.create(job.path(names.MANIFEST), manifest.to_json())
-    return read_manifest(storage, job.key)
+    is_first = storage.create(job.path(names.MANIFEST), manifest.to_json())
+    return read_manifest(storage, job.key), is_first
 
 
 def _weight_fields(job: Job, before: Manifest | None) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shardline.components.common.config import RunConfig
-from shardline.components.common.errors import UserError
+from shardline.components.common.errors import PeerLost, UserError
 from shardline.components.sharding import codec as codecs
 from shardline.components.sharding import codec_sample, heldout
 from shardline.components.sharding import manifest as names
@@ -52,6 +52,10 @@ def _ignore(_: object) -> None:
     pass
 
 
+class Overtaken(PeerLost):
+    """Another process has made the same data set meanwhile."""
+
+
 class Attempt:
     """Making of the data set that `job` describes, on top of `base` if that is not None."""
 
@@ -74,7 +78,11 @@ class Attempt:
         self._on_codec = on_codec or _ignore
 
     def run(self) -> Left:
-        """Do all that is not done; returns what had to be skipped."""
+        """Do all that is not done; returns what had to be skipped.
+
+        Raises:
+            Overtaken: another process has done it all.
+        """
         units = range(len(self._job.units))
         with self._pool() as pool:
             self._pass(pool, "scan", scan, units)
@@ -129,6 +137,8 @@ class Attempt:
         size = sum(map(lengths, units)) - sum(map(lengths, wanted))
         self._on_progress(Progress(phase, done, len(units), size))
         for unit, _ in pool.map(task, wanted):
+            if self._storage.exists(self._job.path(names.MANIFEST)):
+                raise Overtaken("another process has made it meanwhile", where=self._storage.url_of(self._job.path()))
             done, size = done + 1, size + lengths(unit)
             self._on_progress(Progress(phase, done, len(units), size))
 
@@ -147,8 +157,8 @@ class Attempt:
                 missing, since = now, time.monotonic()
         return missing
 
-    def assemble(self, skipped: Left) -> Manifest:
-        """The manifest, of what is done of every unit."""
+    def assemble(self, skipped: Left) -> tuple[Manifest, bool]:
+        """The manifest, of what is done of every unit, and whether it is this one that counts."""
         return write_manifest(self._job, self._records("pack"), skipped=skipped, base=self._base)
 
     def _records(self, phase: Phase) -> Iterator[tuple[dict[str, Any], Arrays]]:

@@ -2,7 +2,8 @@
 
 Idempotent: a data set that is there is checked and kept, one that was begun is gone on with, one of which something is
 missing is made again. Two processes that make the same one at once do no harm: all they write is the same, and each
-file appears whole. So it can be made in parts, by as many processes as there are, anywhere.
+file appears whole; the one that is later says so and uses what is there. So it can be made in parts, by as many
+processes as there are, anywhere. What killed writers have left of files goes before the work and after it.
 
 Errors: `UserError` for a corpus or tokenizer that will not do, `DamagedData` for a manifest of another version,
 `PeerLost` when a worker was killed.
@@ -10,16 +11,25 @@ Errors: `UserError` for a corpus or tokenizer that will not do, `DamagedData` fo
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import DamagedData, ShardlineError, UserError
 from shardline.components.common.storage import Storage
 from shardline.components.sharding import manifest as names
 from shardline.components.sharding.attempt import Attempt, OnCodec, OnProgress, Progress
+from shardline.components.sharding.codec import CODEC_FILE
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.manifest import Manifest, OtherVersion
 from shardline.components.sharding.recipe import Link, Recipe, job_of, recipe_of
 
-__all__ = ["OnCodec", "OnProgress", "Progress", "merge", "shard", "shard_part"]
+__all__ = ["OnCodec", "OnOvertaken", "OnProgress", "Progress", "merge", "shard", "shard_part"]
+
+#: Is told of the data set that another process has made while this one was at it too.
+OnOvertaken = Callable[[Manifest], None]
+
+_logger = logging.getLogger(__name__)
 
 
 def shard(
@@ -28,33 +38,54 @@ def shard(
     recipe: Recipe | None = None,
     on_progress: OnProgress | None = None,
     on_codec: OnCodec | None = None,
+    on_overtaken: OnOvertaken | None = None,
 ) -> Manifest:
     """Make the data set, or find it made.
 
     Args:
         recipe: that of `config`, where it is known already.
         on_codec: is told what `sharding.codec: auto` came to.
+        on_overtaken: is told of the data set when another process has made it first, and this one uses that.
     """
     links, given = recipe or recipe_of(config)
     base: Dataset | None = None
     for link in links:
-        manifest = _make(config, link, given=given, base=base, on_progress=on_progress, on_codec=on_codec)
+        job = job_of(config, link)
+        attempt = Attempt(config, job, given=given, base=base, on_progress=on_progress, on_codec=on_codec)
+        manifest = _make(attempt, Storage(config.storage), link.key, on_overtaken=on_overtaken)
         base = Dataset.open(Storage(config.storage), manifest.key)
     return manifest
 
 
-def shard_part(config: RunConfig, part: int, parts: int, *, on_progress: OnProgress | None = None) -> None:
+def shard_part(
+    config: RunConfig,
+    part: int,
+    parts: int,
+    *,
+    on_progress: OnProgress | None = None,
+    on_overtaken: OnOvertaken | None = None,
+) -> None:
     """Do part `part` (from 0) of `parts` of the work on the last link; `merge` makes a data set of all parts.
 
     Raises:
         UserError: what it is appended to is not there.
     """
-    recipe = recipe_of(config)
-    if _finished(Storage(config.storage), recipe.links[-1].key) is None:
-        _last_attempt(config, recipe, on_progress=on_progress).run_part(part, parts)
+    recipe, storage = recipe_of(config), Storage(config.storage)
+    key = recipe.links[-1].key
+    if _finished(storage, key) is not None:
+        return
+    attempt = _last_attempt(config, recipe, on_progress=on_progress)
+    _remove_leftovers(storage, key)
+    try:
+        attempt.run_part(part, parts)
+    except (FileNotFoundError, ShardlineError):
+        found = _made_meanwhile(storage, key, on_overtaken)
+        if found is None:
+            raise
+        storage.delete_tree(f"{names.folder(key)}/work")
 
 
-def merge(config: RunConfig, *, recipe: Recipe | None = None) -> Manifest:
+def merge(config: RunConfig, *, recipe: Recipe | None = None, on_overtaken: OnOvertaken | None = None) -> Manifest:
     """Make a data set of what all parts have done.
 
     Raises:
@@ -65,7 +96,10 @@ def merge(config: RunConfig, *, recipe: Recipe | None = None) -> Manifest:
     found = _finished(storage, key)
     if found is None:
         attempt = _last_attempt(config, recipe)
-        found = attempt.assemble(attempt.finish())
+        found, is_first = attempt.assemble(attempt.finish())
+        if not is_first and on_overtaken:
+            on_overtaken(found)
+        _remove_leftovers(storage, key)
     storage.delete_tree(f"{names.folder(key)}/work")
     return found
 
@@ -88,30 +122,51 @@ def _base(storage: Storage, link: Link) -> Dataset | None:
     return Dataset.open(storage, link.base)
 
 
-def _make(
-    config: RunConfig,
-    link: Link,
-    *,
-    given: bytes | None,
-    base: Dataset | None,
-    on_progress: OnProgress | None,
-    on_codec: OnCodec | None,
-) -> Manifest:
-    storage = Storage(config.storage)
-    found = _finished(storage, link.key)
+def _make(attempt: Attempt, storage: Storage, key: str, *, on_overtaken: OnOvertaken | None) -> Manifest:
+    found = _finished(storage, key)
     if found is None:
-        attempt = Attempt(
-            config, job_of(config, link), given=given, base=base, on_progress=on_progress, on_codec=on_codec
-        )
-        try:
-            found = attempt.assemble(attempt.run())
-        except (FileNotFoundError, ShardlineError):
-            # Another process has made the same data set meanwhile and cleaned up, or it is an error indeed.
-            found = _finished(storage, link.key)
-            if found is None:
-                raise
-    storage.delete_tree(f"{names.folder(link.key)}/work")
+        _remove_leftovers(storage, key)
+        found = _carry_out(attempt, storage, key, on_overtaken)
+        _remove_leftovers(storage, key)
+    storage.delete_tree(f"{names.folder(key)}/work")
     return found
+
+
+def _carry_out(attempt: Attempt, storage: Storage, key: str, on_overtaken: OnOvertaken | None) -> Manifest:
+    try:
+        made, is_first = attempt.assemble(attempt.run())
+    except (FileNotFoundError, ShardlineError):
+        found = _made_meanwhile(storage, key, on_overtaken)
+        if found is None:
+            raise  # an error indeed
+        return found
+    if not is_first and on_overtaken:
+        on_overtaken(made)
+    return made
+
+
+def _made_meanwhile(storage: Storage, key: str, on_overtaken: OnOvertaken | None) -> Manifest | None:
+    """The data set, if another process has made it, and cleaned up under the hands of this one."""
+    found = _finished(storage, key)
+    if found is not None and on_overtaken:
+        on_overtaken(found)
+    return found
+
+
+def _remove_leftovers(storage: Storage, key: str) -> None:
+    """Remove what killed writers have left of files, of this data set and of any shard."""
+    mine = {names.MANIFEST, names.INDEX, names.FILES, names.TOKENIZER, names.PRINTS, CODEC_FILE}
+    places: dict[str, Callable[[str], bool]] = {
+        names.SHARDS: lambda name: name.endswith(".parquet"),
+        names.folder(key): mine.__contains__,
+    }
+    for folder, of in places.items():
+        try:
+            if count := storage.remove_leftovers(folder, of):
+                _logger.info("removed what killed writers left in %s: %d unfinished file(s)", folder, count)
+        except ShardlineError as error:
+            # They take up room, and nothing else: no reason to fail.
+            _logger.warning("what killed writers may have left stays: %s", error)
 
 
 def _finished(storage: Storage, key: str) -> Manifest | None:

@@ -19,6 +19,7 @@ from shardline.components.sharding.shardfile import Shard, hash_of
 
 #: Of a data set without weights, and of one with them, in which shards have a column more.
 VERSION, WEIGHTED = 3, 4
+SHARDS = "shards"
 MANIFEST = "manifest.json"
 INDEX = "index.bin"
 FILES = "files.json"
@@ -43,7 +44,7 @@ def folder(key: str) -> str:
 
 def shard_path(hash_: str) -> str:
     """Where, under the storage root, the shard with that hash lies."""
-    return f"shards/{hash_}.parquet"
+    return f"{SHARDS}/{hash_}.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.sharding.codec import Decision
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.enough import first_change
-from shardline.components.sharding.making import OnCodec, OnProgress, Progress, merge, shard
+from shardline.components.sharding.making import OnCodec, OnOvertaken, OnProgress, Progress, merge, shard
 from shardline.components.sharding.manifest import Manifest, codecs_of, folder
 from shardline.components.sharding.recipe import Recipe, recipe_of
 from shardline.components.sharding.tokenizer import Tokenizer
@@ -101,9 +101,15 @@ def _manifest(config: RunConfig, pinned: dict[str, Any] | None, context: StepCon
     _check_vocabulary(config, recipe)
     with StatusWriter(context.run, phase="shard", generation=context.generation, lease=context.lease) as status:
         if merging:
-            manifest = merge(config, recipe=recipe)
+            manifest = merge(config, recipe=recipe, on_overtaken=_overtaken(context))
         else:
-            manifest = shard(config, recipe=recipe, on_progress=_reporting(status), on_codec=_telling(context))
+            manifest = shard(
+                config,
+                recipe=recipe,
+                on_progress=_reporting(status),
+                on_codec=_telling(context),
+                on_overtaken=_overtaken(context),
+            )
     if pinned is not None and pinned["key"] != manifest.key:
         data = {"from": pinned["key"], "to": manifest.key, "sources": list(manifest.sources)}
         context.events.emit("sharding.appended", data, reason="the config names appended sources that are new")
@@ -133,6 +139,14 @@ def _telling(context: StepContext) -> OnCodec:
     def tell(decision: Decision) -> None:
         facts = {"codec": decision.codec, "source": decision.source, "goal": decision.wish["goal"]}
         context.events.emit("codec.chosen", facts, reason=decision.reason)
+
+    return tell
+
+
+def _overtaken(context: StepContext) -> OnOvertaken:
+    def tell(manifest: Manifest) -> None:
+        reason = "another process has made the same data set meanwhile: that one is used"
+        context.events.emit("sharding.overtaken", {"key": manifest.key}, reason=reason)
 
     return tell
 

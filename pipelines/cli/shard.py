@@ -13,6 +13,7 @@ from shardline.pipelines.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from shardline.components.common.config import Loaded
+    from shardline.components.sharding.manifest import Manifest
 
 Explain = Annotated[
     bool,
@@ -77,7 +78,10 @@ def _shard_part(loaded: Loaded, part: int, parts: int) -> None:
     def tell(progress: Progress) -> None:
         note(f"part {part}/{parts}: {progress.phase}, {progress.done} of {progress.total} units")
 
-    shard_part(loaded.config, part, parts, on_progress=tell)
+    def overtaken(manifest: Manifest) -> None:
+        note(f"part {part}/{parts}: another process has made the same data set meanwhile: {manifest.key}")
+
+    shard_part(loaded.config, part, parts, on_progress=tell, on_overtaken=overtaken)
 
 
 def _explained(explained: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ import time
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -22,7 +23,7 @@ from shardline.components.sharding import recipe
 from shardline.components.sharding.corpus import CorpusFile
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.heldout import drawn
-from shardline.components.sharding.making import Progress, shard
+from shardline.components.sharding.making import Progress, shard, shard_part
 from shardline.components.sharding.manifest import Manifest, folder, shard_path
 from shardline.components.sharding.recipe import recipe_of
 
@@ -154,6 +155,37 @@ def wait_until_gone(session: int) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(f"left over after the kill: {found.stdout}")
+
+
+@pytest.mark.parametrize("moment", [("scan", 2), ("tokenizer", 0), ("pack", 3), ("pack", "all")])
+def test_who_is_overtaken_says_so_and_takes_what_is_there(
+    corpus: Path, make_config: MakeConfig, tmp_path: Path, moment: tuple[str, Any]
+) -> None:
+    config, seen, told = make_config(corpus), [], []
+
+    def meanwhile(progress: Progress) -> None:
+        seen.append((progress.phase, progress.done))
+        if seen[-1] == (moment[0], progress.total if moment[1] == "all" else moment[1]):
+            assert shard(config).train.blocks
+
+    found = shard(config, on_progress=meanwhile, on_overtaken=told.append)
+    assert found == shard(make_config(corpus, root="alone"))
+    assert told == [found]
+    if moment[0] == "pack" and moment[1] != "all":
+        assert seen[-1] == moment, "it went on with what was done"
+    assert not (tmp_path / "root" / folder(found.key) / "work").exists()
+
+
+def test_a_part_that_is_overtaken_leaves_nothing(corpus: Path, make_config: MakeConfig, tmp_path: Path) -> None:
+    config, told = make_config(corpus), []
+
+    def meanwhile(progress: Progress) -> None:
+        if (progress.phase, progress.done) == ("scan", 1):
+            shard(config)
+
+    shard_part(config, 0, 2, on_progress=meanwhile, on_overtaken=told.append)
+    assert told == [shard(config)]
+    assert not (tmp_path / "root" / folder(told[0].key) / "work").exists()
 
 
 def test_what_is_missing_is_made_again(corpus: Path, make_config: MakeConfig, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from shardline.components.common.config import RunConfig, dump
 from shardline.components.common.errors import EnvironmentLacking
-from shardline.components.common.storage import Storage
+from shardline.components.common.storage import Storage, leftovers
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.inspect import verify
 from shardline.components.sharding.making import shard
@@ -36,6 +36,12 @@ PROGRAM = Path(__file__).with_name("shard_process.py")
 def corpus(corpus: Path) -> Path:
     """A small one: here a data set is made many times."""
     return corpus / "part0"
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was left a moment ago is removed."""
+    monkeypatch.setattr(leftovers, "LOCAL_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -79,6 +85,7 @@ def ends_well(config: RunConfig, expected: Manifest, root: Path) -> None:
     assert sorted(path.stem for path in files_below(root / "shards")) == sorted(each.hash for each in listed)
     beside = {path.name for path in files_below(root / folder(expected.key))}
     assert beside == {MANIFEST, *expected.beside}
+    assert [path for path in root.rglob(".*") if not path.name.endswith(".lock")] == [], "left by a killed writer"
 
 
 def each_goes_on(
