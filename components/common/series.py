@@ -84,6 +84,9 @@ DEVICE_PEAK = Series(
 DEVICE_LIMIT = Series(
     "shardline_device_memory_limit_bytes", "The memory of a worker's device.", "worker", "device_limit"
 )
+STORAGE_REPEATS = Series(
+    "shardline_storage_repeats_total", "Requests to the storage that were repeated.", "worker", "storage_repeats"
+)
 CHECKPOINT_STEP = Series(
     "shardline_checkpoint_step", "The step of the newest committed checkpoint, 0 for none.", "rank 0", "checkpoint_step"
 )
@@ -118,6 +121,7 @@ SERIES: tuple[Series, ...] = (
     HOST_PEAK,
     DEVICE_PEAK,
     DEVICE_LIMIT,
+    STORAGE_REPEATS,
     CHECKPOINT_STEP,
     CHECKPOINT_TIME,
     CHECKPOINT_EVERY,

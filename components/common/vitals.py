@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.components.common.scratch import scratch_folder
-from shardline.components.common.storage import Storage
+from shardline.components.common.storage import Storage, patience
 from shardline.components.common.streams import jsonable
 from shardline.components.common.ticking import Ticking
 
@@ -36,6 +36,7 @@ class Vitals:
         loss: of the last one, in nats a token; tokens_per_second: of all ranks, a running mean.
         skipped: steps of this generation that left the weights as they were.
         host_bytes, device_bytes: the most memory that it had; device_limit: what its device has.
+        storage_repeats: requests to the storage that its process has repeated so far; kept by the writer itself.
         checkpoint_step, checkpoint_time: of the newest committed checkpoint; of rank 0, as is checkpoint_every.
     """
 
@@ -55,6 +56,7 @@ class Vitals:
     checkpoint_step: int | None = None
     checkpoint_time: float | None = None
     checkpoint_every: int | None = None
+    storage_repeats: int = 0
 
 
 class VitalsWriter:
@@ -95,7 +97,9 @@ class VitalsWriter:
         if self._path is None:
             return
         with self._lock:
-            changed, self._changed = self._changed, False
+            repeats = patience.made()
+            changed = self._changed or repeats != self._vitals["storage_repeats"]
+            self._vitals["storage_repeats"], self._changed = repeats, False
             shown = dict(self._vitals)
         if changed:
             # A full disk, a folder that is gone with its agent, a device that failed: others tell of that.

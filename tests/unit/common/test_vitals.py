@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shardline.components.common.storage import patience
 from shardline.components.common.vitals import VARIABLE, VitalsWriter, collected, read_vitals, seconds_of
 
 MEMORY = {"host_bytes": 1 << 20}
@@ -36,6 +37,15 @@ def test_what_was_set_last_is_there_at_the_end(folder: Path) -> None:
         vitals.set(checkpoint_step=4)
     (last,) = read_vitals(folder)
     assert (last.step, last.loss, last.checkpoint_step) == (5, 0.2, 4)
+
+
+def test_requests_to_the_storage_that_were_repeated_are_counted(folder: Path) -> None:
+    before = patience.made()
+    with writer() as vitals:
+        patience.note("it failed for a moment", 0.1)
+        vitals._put()  # nothing else has changed: a step may be waiting for the storage
+        (found,) = read_vitals(folder)
+        assert found.storage_repeats == before + 1
 
 
 def test_setting_does_not_write(folder: Path) -> None:

@@ -41,6 +41,7 @@ VITALS = Vitals(
     checkpoint_step=3,
     checkpoint_time=109.0,
     checkpoint_every=3,
+    storage_repeats=12,
 )
 
 Found = dict[tuple[str, ...], float]
