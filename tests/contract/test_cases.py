@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import socket
 import sys
 import threading
 import time
@@ -165,6 +167,54 @@ def test_hdfs_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     with pytest.raises(StorageLost, match="/x/y: storage failed") as caught:
         Storage(f"hdfs://127.0.0.1:{servers.free_port()}/x").read("y")
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(params=["refuses", "is silent"])
+def dead_name_node(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of one that is gone, or that takes calls and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        if request.param == "is silent":
+            listener.listen(64)
+        yield f"hdfs://127.0.0.1:{listener.getsockname()[1]}/x"
+
+
+@pytest.mark.timeout(60)
+def test_hdfs_that_is_gone_is_waited_for_as_long_as_is_said(
+    dead_name_node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left alone, its client waits for minutes, or for ever."""
+    monkeypatch.setenv("SHARDLINE_STORAGE_SECONDS", "1")
+    storage = Storage(dead_name_node)
+    for call in (
+        lambda: storage.read("y"),
+        lambda: storage.exists("y"),
+        storage.names,
+        lambda: storage.write("y", b"1"),
+        lambda: storage.create("y", b"1"),
+        lambda: storage.swap("y", b"1", b"2"),
+        lambda: storage.delete("y"),
+        lambda: corpus.list_files(Corpus(urls=[dead_name_node])),
+    ):
+        with pytest.raises(
+            StorageLost, match=r"hdfs://127.*: no answer for 1 s \(SHARDLINE_STORAGE_SECONDS\)"
+        ) as caught:
+            call()
+        assert "\n" not in str(caught.value) and caught.value.exit_code == 175
+
+
+@pytest.mark.timeout(60)
+def test_hdfs_that_goes_while_a_file_is_written(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(servers.hdfs(tmp_path_factory.mktemp("hdfs")))
+        storage = Storage(f"{url}/{uuid.uuid4().hex}")
+        storage.write("x", b"1")
+        monkeypatch.setenv("SHARDLINE_STORAGE_SECONDS", "2")
+        with pytest.raises(StorageLost, match="/y: "), storage.writer("y") as handle:
+            handle.write(bytes(1 << 20))
+            stack.close()  # the server ends
 
 
 def test_hdfs_lock_of_a_dead_writer(hdfs: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """HDFS, by hdfs-native: no Java on this side.
 
-Called by `split_url` and `Storage`. Hadoop's own settings hold (HADOOP_CONF_DIR with core-site.xml and hdfs-site.xml),
-and its own retries: `dfs.client.failover.*` there says how long a NameNode is waited for.
+Called by `Storage`; see `hdfsclient` for how long HDFS is waited for.
 
 On HDFS a file can be seen while it is written, so what is written lies beside its place first, under a name with a
 dot, and a rename brings it there: with overwrite for `writer`, without for `create`; the NameNode does both in one
@@ -24,15 +23,13 @@ import contextlib
 import io
 import posixpath
 import time
-import urllib.parse
 import uuid
 from collections.abc import Iterator
 from typing import IO, Any
 
 from hdfs_native import WriteOptions
-from hdfs_native.fsspec import HdfsFileSystem, ViewfsFileSystem
 
-from shardline.components.common.errors import EnvironmentLacking, StorageLost
+from shardline.components.common.errors import StorageLost
 from shardline.components.common.storage import leftovers
 from shardline.components.common.storage.backend import RangedFile, names_of
 from shardline.components.common.storage.leftovers import Wanted, is_left_of
@@ -41,69 +38,8 @@ from shardline.components.common.storage.patience import ShortRead
 LOCK_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 _READ_AHEAD = 4 << 20
-_UNKNOWN = ("No NameNode hosts found", "No fs.defaultFS setting found", "No viewfs", "No mount")
-
-
-class _Literal:
-    """Paths as they stand: hdfs-native's file systems take what follows a `#` or a `?` for no part of it."""
-
-    @classmethod
-    def _strip_protocol(cls, path: Any) -> Any:
-        if isinstance(path, list):
-            return [cls._strip_protocol(each) for each in path]
-        if "://" in path:
-            path = "/" + path.partition("://")[2].partition("/")[2]
-        return path.rstrip("/") or "/"
-
-
-class LiteralHdfs(_Literal, HdfsFileSystem):
-    protocol = "hdfs"
-
-
-class LiteralViewfs(_Literal, ViewfsFileSystem):
-    protocol = "viewfs"
-
-
-def connect(scheme: str, rest: str, url: str) -> tuple[Any, str]:
-    """The file system and path of `hdfs://HOST:PORT/x`, `hdfs://NAMESERVICE/x` or `hdfs:///x`.
-
-    Raises:
-        EnvironmentLacking: the Hadoop settings name no NameNode for it.
-        ValueError: the port is no number.
-    """
-    address = urllib.parse.urlsplit(f"//{rest.partition('/')[0]}")
-    kind = LiteralHdfs if scheme == "hdfs" else LiteralViewfs
-    try:
-        return kind(address.hostname, address.port), kind._strip_protocol(url)
-    except RuntimeError as error:
-        raise _named(error, url) from error
-
-
-def _named(error: RuntimeError, where: str | None) -> Exception:
-    """What hdfs-native, which has one exception for all that is no matter of files, means."""
-    text = str(error).partition("\\n")[0].partition("\n")[0]
-    if any(sign in text for sign in _UNKNOWN):
-        return EnvironmentLacking(
-            "Hadoop's settings name no NameNode for this URL",
-            where=where,
-            hint="write hdfs://HOST:PORT/..., or set HADOOP_CONF_DIR to the folder of core-site.xml and hdfs-site.xml",
-        )
-    if "AccessControlException" in text or "GSSAPI" in text or "Kerberos" in text:
-        return PermissionError(text)
-    if "ParentNotDirectory" in text:
-        return NotADirectoryError(20, "a file is where a folder should be", where)
-    return OSError(text)
-
-
-@contextlib.contextmanager
-def _native() -> Iterator[None]:
-    """hdfs-native's errors as Python's, without the stack of the NameNode that they carry."""
-    try:
-        yield
-    except (FileNotFoundError, FileExistsError) as error:
-        raise type(error)(str(error).partition("\n")[0]) from error
-    except RuntimeError as error:
-        raise _named(error, None) from error
+#: What is asked for at once, as each call has to be answered within a time.
+_PIECE = 64 << 20
 
 
 class HdfsBackend:
@@ -114,44 +50,39 @@ class HdfsBackend:
         self._client = fs.client
 
     def exists(self, path: str) -> bool:
-        with _native():
-            return bool(self._fs.exists(path))
+        return bool(self._fs.exists(path))
 
     def size(self, path: str) -> int:
-        with _native():
-            return int(self._client.get_file_info(path).length)
+        return int(self._client.get_file_info(path).length)
 
     def read(self, path: str) -> bytes:
         return self.read_range(path, 0, -1)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
-        with _native():
-            reader = self._client.read(path)
-            rest = max(0, len(reader) - offset)
-            expected = rest if length < 0 else min(length, rest)
-            # Past the end hdfs-native does not raise, it aborts.
-            data = bytes(reader.read_range(offset, expected)) if expected else b""
+        reader = self._client.read(path)
+        rest = max(0, len(reader) - offset)
+        expected = rest if length < 0 else min(length, rest)
+        # Past the end hdfs-native does not raise, it aborts.
+        places = range(offset, offset + expected, _PIECE)
+        data = b"".join(reader.read_range(at, min(_PIECE, offset + expected - at)) for at in places)
         if len(data) != expected:
             raise ShortRead(f"{len(data)} bytes came of {expected} at {offset}")
         return data
 
     def open(self, path: str) -> IO[bytes]:
-        with _native():
-            reader = self._client.read(path)
-            stamp = str(self._client.get_file_info(path).modification_time)
-            return io.BufferedReader(RangedFile(reader.read_range, len(reader), stamp), _READ_AHEAD)
+        reader = self._client.read(path)
+        stamp = str(self._client.get_file_info(path).modification_time)
+        return io.BufferedReader(RangedFile(reader.read_range, len(reader), stamp), _READ_AHEAD)
 
     def names(self, path: str) -> list[str]:
-        with _native():
-            return names_of(status.path for status in self._client.list_status(path))
+        return names_of(status.path for status in self._client.list_status(path))
 
     # writing
 
     @contextlib.contextmanager
     def writer(self, path: str) -> Iterator[IO[bytes]]:
         with self._beside(path) as temporary:
-            with _native():
-                raw = self._client.create(temporary, WriteOptions())
+            raw = self._client.create(temporary, WriteOptions())
             handle = io.BufferedWriter(_Checked(raw), _READ_AHEAD)
             try:
                 yield handle
@@ -182,7 +113,7 @@ class HdfsBackend:
         if self.read(path) != old:
             return False
         self._put(posixpath.join(mine, mark), new)
-        try:
+        with self._removed(mine, posixpath.join(lock, mark)):
             self._acquire(mine, lock)
             if self.read(path) != old:
                 return False
@@ -194,9 +125,6 @@ class HdfsBackend:
                     return True
                 raise StorageLost("was locked for too long, and others have written since") from error
             return True
-        finally:
-            self._remove(mine)
-            self._remove(posixpath.join(lock, mark))
 
     def _acquire(self, mine: str, lock: str) -> None:
         """Put the folder `mine` in the place of `lock`, which has to be missing or empty."""
@@ -230,42 +158,48 @@ class HdfsBackend:
         """A name beside `path` for a file that is removed at the end unless it was renamed."""
         folder, name = posixpath.split(path)
         temporary = posixpath.join(folder, f".{name}.{uuid.uuid4().hex}")
-        try:
+        with self._removed(temporary):
             yield temporary
-        finally:
-            self._remove(temporary)
+
+    @contextlib.contextmanager
+    def _removed(self, *paths: str) -> Iterator[None]:
+        """Remove what is left of `paths` at the end."""
+        try:
+            yield
+        except TimeoutError:
+            raise  # HDFS is gone: it would be waited for again, for each of them
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._remove(*paths)
+            raise
+        self._remove(*paths)
 
     def _put(self, path: str, data: bytes) -> None:
-        with _native():
-            writer = self._client.create(path, WriteOptions())
-            if data:
-                writer.write(data)
-            writer.close()
+        writer = self._client.create(path, WriteOptions())
+        if data:
+            writer.write(data)
+        writer.close()
 
     def _rename(self, path: str, target: str, *, overwrite: bool) -> None:
-        with _native():
-            self._client.rename(path, target, overwrite)
+        self._client.rename(path, target, overwrite)
 
-    def _remove(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError), _native():
-            self._client.delete(path, True)
+    def _remove(self, *paths: str) -> None:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                self._client.delete(path, True)
 
     def move(self, path: str, target: str) -> None:
-        with _native():
-            self._client.mkdirs(posixpath.dirname(target), 0o755, True)
-            self._client.rename(path, target, False)
+        self._client.mkdirs(posixpath.dirname(target), 0o755, True)
+        self._client.rename(path, target, False)
 
     def delete(self, path: str) -> None:
-        with _native():
-            self._client.delete(path, False)
+        self._client.delete(path, False)
 
     def delete_tree(self, path: str) -> None:
-        with _native():
-            self._client.delete(path, True)
+        self._client.delete(path, True)
 
     def remove_leftovers(self, path: str, of: Wanted) -> int:
-        with _native():
-            found = [each for each in self._client.list_status(path) if is_left_of(posixpath.basename(each.path), of)]
+        found = [each for each in self._client.list_status(path) if is_left_of(posixpath.basename(each.path), of)]
         if not found:
             return 0
         now = self._now(path)
@@ -278,8 +212,7 @@ class HdfsBackend:
         """The NameNode's time, which files have."""
         with self._beside(posixpath.join(folder, "now")) as mark:
             self._put(mark, b"")
-            with _native():
-                return float(self._client.get_file_info(mark).modification_time) / 1000
+            return float(self._client.get_file_info(mark).modification_time) / 1000
 
 
 class _Checked(io.RawIOBase):
@@ -292,11 +225,9 @@ class _Checked(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        with _native():
-            return int(self._raw.write(bytes(data)))
+        return int(self._raw.write(bytes(data)))
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            with _native():
-                self._raw.close()
+            self._raw.close()

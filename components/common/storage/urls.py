@@ -49,7 +49,7 @@ def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
             return alluxio(rest, url)
         if scheme in {"hdfs", "viewfs"}:
-            from shardline.components.common.storage.hdfs import connect
+            from shardline.components.common.storage.hdfsclient import connect
 
             return connect(scheme, rest, url)
         return url_to_fs(url)  # type: ignore[no-any-return]
