@@ -93,3 +93,15 @@ def concatenate(parts: Sequence[Kind]) -> Kind:
     names = [each.name for each in fields(first) if each.name != "bounds"]
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     return replace(first, bounds=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]), **columns)
+
+
+def distinct(values: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
+    """The values, rising, each once.
+
+    `np.unique` imports numpy's masked arrays when it is first called: longer than the first batch takes.
+    """
+    ordered = np.sort(values)
+    first = np.ones(len(ordered), bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    found: npt.NDArray[np.integer[Any]] = ordered[first]
+    return found

@@ -21,7 +21,7 @@ from types import TracebackType
 import numpy as np
 
 from shardline.components.sharding.batch import Batch, Details, absent, batch_of, details_of, no_details
-from shardline.components.sharding.blocks import I64, Blocks, Tokens, concatenate
+from shardline.components.sharding.blocks import I64, Blocks, Tokens, concatenate, distinct
 from shardline.components.sharding.dataset import Split
 from shardline.components.sharding.order import Places, SampleOrder, StageOrder
 from shardline.components.sharding.segments import Segment, Share, StreamReader
@@ -258,7 +258,7 @@ def held_out_batches(split: Split, *, microbatch: int, dp_rank: int, dp_size: in
             yield absent(microbatch, split.sequence)
             continue
         groups, rows = split.geometry.locate(numbers)
-        wanted = np.unique(groups).tolist()
+        wanted = distinct(groups).tolist()
         read = {group: read[group] if group in read else split.read_group(group).blocks() for group in wanted}
         blocks = concatenate([read[group].take(rows[groups == group]) for group in wanted])
         yield batch_of(blocks, numbers, rows=microbatch)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardline.components.sharding.blocks import I32, I64, Blocks, Samples, Tokens, concatenate
+from shardline.components.sharding.blocks import I32, I64, Blocks, Samples, Tokens, concatenate, distinct
 from shardline.components.sharding.dataset import Split
 from shardline.components.sharding.order import Places, StageOrder
 from shardline.components.sharding.rowgroup import RowGroup
@@ -100,7 +100,12 @@ class Segment:
         groups, self._rows = self._split.geometry.locate(self.places.blocks)
         # In the order of their rows: what is wanted of a row group is often all of it, and then needs no picking.
         by_row = np.lexsort((self._rows, groups))
-        numbers, first, turn = np.unique(groups[by_row], return_index=True, return_inverse=True)
+        # As `np.unique`, which would sort once more; see also `distinct`.
+        inside = groups[by_row]
+        begins = np.ones(self.count, bool)
+        begins[1:] = inside[1:] != inside[:-1]
+        first, turn = np.flatnonzero(begins), np.cumsum(begins) - 1
+        numbers = inside[first]
         needed = np.full(len(numbers), self.count)
         np.minimum.at(needed, turn, by_row)
         order = np.argsort(needed)
@@ -172,7 +177,7 @@ class Segment:
         turns = self._turns[start:stop]
         parts: list[Blocks] = []
         places: list[I64] = []
-        for turn in np.unique(turns).tolist():
+        for turn in distinct(turns).tolist():
             here = np.flatnonzero(turns == turn)
             parts.append(self._read[turn].blocks().take(self._rows[start + here]))
             places.append(here)

@@ -14,7 +14,7 @@ from shardline.components.common.storage.backend import Backend, FsspecBackend, 
 from shardline.components.common.storage.explaining import explained
 from shardline.components.common.storage.leftovers import Wanted
 from shardline.components.common.storage.local import LocalBackend
-from shardline.components.common.storage.urls import join, split_url
+from shardline.components.common.storage.urls import join, local_path, split_url
 
 #: Requests in flight at once, of one `read_ranges`.
 CONCURRENT_READS = 8
@@ -43,8 +43,14 @@ class Storage:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        fs, self._base = split_url(url)
-        self._backend = backend_of(fs)
+        local = local_path(url)
+        self._backend: Backend
+        if local is not None:
+            # Without fsspec's file system, whose import takes as long as a data set takes to open.
+            self._backend, self._base = LocalBackend(), local
+        else:
+            fs, self._base = split_url(url)
+            self._backend = backend_of(fs)
         self.is_local = isinstance(self._backend, LocalBackend)
 
     def __repr__(self) -> str:

@@ -33,9 +33,9 @@ def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
         UserError: the scheme is unknown.
         EnvironmentLacking: the scheme needs a package that is not installed, or a setting.
     """
-    # A path on this machine is never a pattern or a chain of URLs, whatever characters are in it.
-    if "://" not in url:
-        return fsspec.filesystem("file"), os.path.abspath(os.path.expanduser(url))
+    local = local_path(url)
+    if local is not None:
+        return fsspec.filesystem("file"), local
     scheme, _, rest = url.partition("://")
     try:
         _check_package(scheme, url)
@@ -57,6 +57,12 @@ def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
         raise UserError(f"not a storage URL: {error}", where=url) from error
     except ImportError as error:
         raise EnvironmentLacking(str(error), where=url, hint="install that package") from error
+
+
+def local_path(url: str) -> str | None:
+    """The path on this machine that `url` is; None where it has a scheme."""
+    # It is never a pattern or a chain of URLs, whatever characters are in it.
+    return None if "://" in url else os.path.abspath(os.path.expanduser(url))
 
 
 def _check_package(scheme: str, url: str) -> None:

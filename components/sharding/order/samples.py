@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardline.components.common.errors import DamagedData
-from shardline.components.sharding.blocks import I64
+from shardline.components.sharding.blocks import I64, distinct
 from shardline.components.sharding.order.geometry import Geometry
 from shardline.components.sharding.order.mixture import Pattern
 from shardline.components.sharding.order.policy import DataPolicy, Skip, Stage
@@ -226,7 +226,7 @@ class SampleOrder:
     def _places(self, order: StageOrder, draws: I64) -> Places:
         streams, ordinals = order.split(draws)
         out = Places(**{name: np.zeros(len(draws), np.int64) for name in ("blocks", "offsets", "hidden")})
-        for stream in np.unique(streams).tolist():
+        for stream in distinct(streams).tolist():
             here = np.flatnonzero(streams == stream)
             places = order.places(stream, ordinals[here])
             out.blocks[here], out.offsets[here], out.hidden[here] = places.blocks, places.offsets, places.hidden

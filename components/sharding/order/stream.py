@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardline.components.sharding.blocks import I64, U64
+from shardline.components.sharding.blocks import I64, U64, distinct
 from shardline.components.sharding.order.geometry import Geometry
 from shardline.components.sharding.order.permutation import permute, round_keys
 
@@ -39,7 +39,7 @@ class StreamOrder:
         out = np.empty_like(ordinals)
         # One number for both: sorting pairs takes ten times as long.
         numbers = epochs * self._windows + windows
-        for number in np.unique(numbers).tolist():
+        for number in distinct(numbers).tolist():
             here = np.flatnonzero(numbers == number)
             epoch, window = divmod(number, self._windows)
             out[here] = self._in_window(epoch, window, places[here] - self._bounds(window)[0])

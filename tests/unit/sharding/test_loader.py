@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
@@ -214,6 +216,28 @@ def test_damage_met_by_a_thread_reaches_who_iterates_and_threads_end(dataset: Da
     with pytest.raises(DamagedData, match=shard.hash):
         steps_of(dataset, count=dataset.split("train").blocks // 12)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("loader")]
+
+
+FIRST_BATCH = """
+import sys
+from shardline.components.common.storage import Storage
+from shardline.components.sharding.dataset import Dataset
+from shardline.components.sharding.loader import Loader
+from shardline.components.sharding.order import DataPolicy, Stage
+before = set(sys.modules)
+split = Dataset.open(Storage(sys.argv[1]), sys.argv[2]).split("train")
+stage = Stage(step=0, global_batch=4, sequence=32, mixture=(("corpus", "1"),))
+order = split.order(DataPolicy(seed=5, window=3, block=32, stages=(stage,)))
+with Loader(split, order=order, microbatch=2, dp_rank=0, dp_size=1, position=0) as loader:
+    assert next(loader)[0].tokens.any()
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_the_first_batch_waits_for_no_import(dataset: Dataset) -> None:
+    command = [sys.executable, "-c", FIRST_BATCH, dataset.storage.url, dataset.manifest.key]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "\n"
 
 
 def test_a_microbatch_that_does_not_divide_the_batch_is_a_bug(dataset: Dataset) -> None:
