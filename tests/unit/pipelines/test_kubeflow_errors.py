@@ -130,6 +130,7 @@ def test_a_token_in_a_file_is_read_anew_for_each_request(
         (f"{SECRET}\nX-Header: a", 2, "holds no token"),
         (web_token(-60), 3, "the token has expired, at 20"),
     ],
+    ids=["none", "empty", "two words", "two lines", "expired"],
 )
 def test_a_token_that_cannot_be_used(
     content: str | None, code: int, rule: str, server: KubeflowServer, submit: Submit, tmp_path: Path
