@@ -48,9 +48,10 @@ def no_connection(pod: Any, other: Any) -> Iterator[None]:
 
 
 def run_out_of_memory(pod: Any) -> None:
-    """Use up the memory that a pod's container may have, by a process in it that the system spares, until the system
-    has killed another one there."""
-    pid = next(pid for pid in processes_in(pod) if Path(f"/proc/{pid}/comm").read_text().strip() != "pause")
+    """Use up the memory that a pod's container may have until the system has killed its worker for it."""
+    pid = next(pid for pid in processes_in(pod) if _name(pid).startswith("rank "))
+    # The one to be killed first: not every system lets a process be spared.
+    Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
     paths = dict(line.split(":")[1:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
     if "memory" in paths:
         folder, kills = f"/sys/fs/cgroup/memory{paths['memory']}", "memory.oom_control"
@@ -67,12 +68,15 @@ def killed():
     lines = (folder / kills).read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 before = killed()
-pathlib.Path("/proc/self/oom_score_adj").write_text("-1000")
 (folder / "cgroup.procs").write_text(str(os.getpid()))
 taken = []
 while killed() == before:
     taken.append(b"x" * (16 << 20))
 """
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def processes_in(pod: Any) -> list[int]:
