@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.kube import PYTORCHJOB, Namespace
-from tests.contract.servers import answering, ended, free_port
+from tests.contract.servers import MOTO, answering, ended, free_port
 
 ROOT = Path(__file__).parents[2]
 BASE = "localhost/base:1"
@@ -126,7 +126,7 @@ class S3:
 def s3_server(namespace: Namespace, python: NodePython) -> Iterator[S3]:
     """moto's server as a Deployment and a Service named `s3`. It forgets everything when its pod ends."""
     port, labels = 5000, {"app": "s3"}
-    serve = ("-c", "from moto.server import main; main()", "-H", "0.0.0.0", "-p", str(port))
+    serve = ("-c", MOTO, "-H", "0.0.0.0", "-p", str(port))
     # Under a name that is not Amazon's, moto would take the first part of the name for the bucket.
     spec = python.spec(*serve, name="s3", cpu="1", env={"S3_IGNORE_SUBDOMAIN_BUCKETNAME": "true"})
     spec["containers"][0]["readinessProbe"] = {"tcpSocket": {"port": port}, "periodSeconds": 1}

@@ -25,11 +25,25 @@ JAVA = Path(__file__).parent / "java"
 _OPENED = [f"--add-opens=java.base/java.{each}=ALL-UNNAMED" for each in ("lang", "nio")]
 
 
+#: moto's server. It compares an ETag and writes in two steps, between which another writer may come; S3 does not.
+MOTO = """
+import threading
+from moto.s3.responses import S3Response
+from moto.server import main
+lock, put = threading.Lock(), S3Response.put_object
+def put_alone(self):
+    with lock:
+        return put(self)
+S3Response.put_object = put_alone
+main()
+"""
+
+
 @contextlib.contextmanager
 def moto() -> Iterator[str]:
     """moto's S3; gives its address."""
     port = free_port()
-    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-c", MOTO, "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with ended(process):
         yield answering(f"http://127.0.0.1:{port}", process)
