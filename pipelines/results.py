@@ -58,14 +58,14 @@ def training(trained: Result) -> Rows:
     ]
 
 
-def evaluation(result: Result, *, model: str) -> Rows:
-    """Of the evaluate step; `model` is the URL of the exported model."""
+def evaluation(result: Result, *, model: str | None) -> Rows:
+    """Of the evaluate step; `model` is the URL of the exported model, where there is one."""
     return [
         *held_out(result),
         ("loss", f"{_number(result['loss'])} nats per token, perplexity {_number(result['perplexity'])}"),
         ("text", f"{result['documents']:,} documents, {result['tokens']:,} tokens, {size(result['bytes'])}"),
         *(("sample", f"{sample['prompt']}{sample['text']}".replace("\n", "\\n")) for sample in result["samples"]),
-        ("model", model),
+        *([("model", model)] if model else []),
     ]
 
 

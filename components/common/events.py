@@ -53,6 +53,7 @@ EVENTS: dict[str, str] = {
     "evaluation.rough": "there is too little held-out text for an exact number",
     "gate.decided": "the promotion gate's verdict",
     "model.exported": "the model was written as a Hugging Face folder",
+    "model.not_exported": "there is no Hugging Face folder for a model of this class",
     "report.written": "the report was written",
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import UserError
@@ -22,9 +23,10 @@ from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.step import find_dataset
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
 from shardline.components.training.checkpoint.whole import load_model, load_tensors
-from shardline.components.training.model import Transformer
 
 SUFFIX = ".safetensors"
+#: Why there is no Hugging Face folder of a model of one's own.
+NO_FORM = "Hugging Face's Llama has no form for a model.class"
 
 
 def convert(run: Storage, record: CheckpointRecord, *, target: str) -> dict[str, Any]:
@@ -50,13 +52,13 @@ def source_of(record: CheckpointRecord) -> dict[str, Any]:
 
 
 def write_model(
-    folder: Storage, model: Transformer, *, config: RunConfig, data: Dataset, source: dict[str, Any]
+    folder: Storage, model: nn.Module, *, config: RunConfig, data: Dataset, source: dict[str, Any]
 ) -> dict[str, Any]:
     """Export `model`, which a run of `config` trained on `data`, with its tokenizer; returns what `export` does."""
     return export.export(
         folder,
         weights=model.state_dict(),
-        shape=model.shape,
+        shape=config.model.shape(data.manifest.vocab),
         dtype=export.export_type(config.training.precision),
         tokenizer=data.tokenizer_json(),
         end_of_text=config.tokenizer.end_of_text,
@@ -83,6 +85,12 @@ def _to_folder(run: Storage, record: CheckpointRecord, target: str, source: dict
     if folder.names() and not export.is_exported(folder, source=source):
         raise _occupied(target)
     config = read_config(run)
+    if config.model.class_:
+        raise UserError(
+            f"{NO_FORM} ({config.model.class_})",
+            where=target,
+            hint=f"name a file that ends in {SUFFIX}: it has the tensors under the names of that class",
+        )
     data = find_dataset(config)
     model = load_model(run, record, config.model.shape(data.manifest.vocab), dtype=torch.float32)
     files = write_model(folder, model, config=config, data=data, source=source)["files"]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from torch import nn
+
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import DamagedData, UserError
 from shardline.components.common.machine import device
@@ -17,7 +19,7 @@ from shardline.components.common.step import StepContext, stepping
 from shardline.components.common.streams import jsonable, now
 from shardline.components.common.workers import Agent, Job
 from shardline.components.evaluation import compression, gate
-from shardline.components.evaluation.convert import source_of, write_model
+from shardline.components.evaluation.convert import NO_FORM, source_of, write_model
 from shardline.components.evaluation.export import is_exported
 from shardline.components.evaluation.generate import generate
 from shardline.components.evaluation.measures import measure
@@ -27,7 +29,6 @@ from shardline.components.sharding.step import find_dataset
 from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
 from shardline.components.training.checkpoint.whole import load_model
-from shardline.components.training.model import Transformer
 from shardline.components.training.session import torch_device
 
 ENTRY = "shardline.components.evaluation.worker:evaluate"
@@ -100,9 +101,10 @@ class _Subject:
         self._settings = config.evaluation.model_dump(mode="json")
 
     @cached_property
-    def _model(self) -> Transformer:
-        shape = self._config.model.shape(self._data.manifest.vocab)
-        return load_model(self._context.run, self._record, shape).to(
+    def _model(self) -> nn.Module:
+        model = self._config.model
+        shape = model.shape(self._data.manifest.vocab)
+        return load_model(self._context.run, self._record, shape, named=model.class_).to(
             torch_device(device(self._config, world=1), local_rank=0)
         )
 
@@ -193,6 +195,10 @@ class _Subject:
     def export(self) -> None:
         """Write the Hugging Face folder, unless it is there already."""
         if is_exported(self._folder, source=self._source):
+            return
+        if self._config.model.class_:
+            told = {"checkpoint": self._record.folder, "class": self._config.model.class_}
+            self._context.events.emit("model.not_exported", told, reason=NO_FORM)
             return
         marker = write_model(self._folder, self._model, config=self._config, data=self._data, source=self._source)
         size = sum(file["size"] for file in marker["files"].values())

@@ -219,6 +219,8 @@ def _problem(layout: Layout, *, shape: ModelShape, config: RunConfig) -> str | N
     microbatches = training.fewest_microbatches
     if layout.dp > microbatches:
         return f"{layout.dp} data-parallel ranks for {microbatches} microbatches"
+    if layout.tp > 1 and config.model.class_:
+        return f"tp does not know how to share the weights of {config.model.class_}: use dp_shard, cp or pp"
     if layout.tp > 1 and shape.tied:
         return "tp does not go with tied embeddings: use dp_shard, cp or pp"
     if training.compile and layout.tp > 1:

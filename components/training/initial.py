@@ -11,36 +11,21 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from shardline.components.common.config.presets import ModelShape
 from shardline.components.training.counter import key_of, normal
 
 _CHUNK = 1 << 20  # elements drawn at once: bounds the memory for the intermediate 64-bit words
 
 
-def initialise(model: nn.Module, *, shape: ModelShape, seed: int) -> None:
-    """Fill every parameter of `model`, a stage or the whole, in place."""
+def initialise(model: nn.Module, *, seed: int) -> None:
+    """Fill every parameter of `model`, a stage or the whole of a `classes.Model`, in place."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            scale = _scale(name, shape)
+            scale = model.initial_scale(name)  # type: ignore[operator]
             local, offsets = local_slice(parameter)
             if scale is None:
                 local.fill_(1.0)
             else:
                 _fill_normal(local, offsets, tuple(parameter.shape), key_of(seed, name), scale)
-
-
-def _scale(name: str, shape: ModelShape) -> float | None:
-    """The standard deviation of a parameter's values; None for a norm, which starts at one.
-
-    Fan-in scaling, and the outputs of residual branches are damped by their number (GPT-2, Radford et al. 2019).
-    """
-    if name.endswith("norm.weight"):
-        return None
-    if name == "embedding.weight":
-        return 0.02 if shape.dim >= 1024 else float(shape.dim**-0.5)
-    fan_in = shape.hidden if name.endswith("down.weight") else shape.dim
-    scale = float(fan_in**-0.5)
-    return scale * float((2 * shape.layers) ** -0.5) if name.endswith(("output.weight", "down.weight")) else scale
 
 
 def local_slice(parameter: Tensor) -> tuple[Tensor, tuple[int, ...]]:

@@ -102,6 +102,20 @@ class Transformer(nn.Module):
         self.norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps) if last else None
         self.head = nn.Linear(shape.dim, shape.vocab, bias=False) if last and not shape.tied else None
 
+    def initial_scale(self, name: str) -> float | None:
+        """The standard deviation of a parameter's initial values; None for a norm, which starts at one.
+
+        Fan-in scaling, and the outputs of residual branches are damped by their number (GPT-2, Radford et al. 2019).
+        """
+        shape = self.shape
+        if name.endswith("norm.weight"):
+            return None
+        if name == "embedding.weight":
+            return 0.02 if shape.dim >= 1024 else float(shape.dim**-0.5)
+        fan_in = shape.hidden if name.endswith("down.weight") else shape.dim
+        scale = float(fan_in**-0.5)
+        return scale * float((2 * shape.layers) ** -0.5) if name.endswith(("output.weight", "down.weight")) else scale
+
     def forward(self, x: Tensor, positions: Tensor, documents: Tensor | None = None) -> Tensor:
         """One stage's part.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,37 +17,71 @@ from torch.distributed.tensor import DTensor
 
 from shardline.components.common.config.training_schema import Optimizer as OptimizerConfig
 from shardline.components.common.config.training_schema import Training
+from shardline.components.common.errors import UserError
+from shardline.components.training.classes import OPTIMIZER_KEY, optimizer_class
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+
+class AdamW(torch.optim.AdamW):
+    """arXiv:1711.05101, as a `classes.Optimizer`."""
+
+    moments = ("exp_avg", "exp_avg_sq")
 
 
-def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], *, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW (arXiv:1711.05101); weight decay acts on matrices alone."""
+def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], *, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimizer that the config names; weight decay acts on matrices alone.
+
+    Raises:
+        UserError: it is one of the user's own, and there is none or it is not to be used.
+    """
     parameters = list(named)
     groups = [
         {"params": [p for _, p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for _, p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     beta1, beta2 = config.betas
-    optimizer = torch.optim.AdamW(
+    kind: Any = AdamW if config.name == "adamw" else optimizer_class(config.name)
+    optimizer: torch.optim.Optimizer = kind(
         [group for group in groups if group["params"]], lr=config.lr, betas=(beta1, beta2), eps=config.eps
     )
     for _, parameter in parameters:
         # What AdamW would make on its first step, made now so that there is something to load a checkpoint into.
         optimizer.state[parameter] = {
             "step": torch.zeros((), dtype=torch.float32),
-            **{name: torch.zeros_like(parameter, requires_grad=False) for name in MOMENTS},
+            **{name: torch.zeros_like(parameter, requires_grad=False) for name in moments_of(optimizer)},
         }
     return optimizer
 
 
-def set_updates(optimizer: torch.optim.AdamW, updates: int) -> None:
+def moments_of(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+    """What of a parameter's state goes into a checkpoint."""
+    moments: tuple[str, ...] = optimizer.moments  # type: ignore[attr-defined]
+    return moments
+
+
+def check_state(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer that after an update keeps what a checkpoint would not: it could not go on from one.
+
+    Raises:
+        UserError: naming it.
+    """
+    kept = {"step", *moments_of(optimizer)}
+    for state in optimizer.state.values():
+        if state.keys() != kept:
+            raise UserError(
+                f"{type(optimizer).__name__} keeps {', '.join(sorted(state.keys() ^ kept))} otherwise than its "
+                f"`moments` say",
+                where=OPTIMIZER_KEY,
+                hint="list each tensor that the next update needs, and leave those that are there",
+            )
+
+
+def set_updates(optimizer: torch.optim.Optimizer, updates: int) -> None:
     """Say how many updates the moments stand for: AdamW corrects its bias by it."""
     for state in optimizer.state.values():
         state["step"].fill_(float(updates))
 
 
-def set_learning_rate(optimizer: torch.optim.AdamW, value: float) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = value
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -18,8 +19,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from shardline.components.common.config.presets import ModelShape
-from shardline.components.common.errors import EnvironmentLacking
+from shardline.components.common.errors import EnvironmentLacking, UserError
 from shardline.components.planning.layout import Layout, Place, split_layers
+from shardline.components.training.attention import WholeSamples
+from shardline.components.training.classes import MODEL_KEY, check_stages, model_class
 from shardline.components.training.context import SharedSamples
 from shardline.components.training.initial import initialise
 from shardline.components.training.model import Transformer
@@ -38,7 +41,7 @@ class Parts:
         pp_group, dp_group, tp_group: the ranks that differ from this one in that axis alone.
     """
 
-    stages: dict[int, Transformer]
+    stages: dict[int, nn.Module]
     shape: ModelShape
     layout: Layout
     place: Place
@@ -65,6 +68,7 @@ def lay_out(
     precision: str,
     seed: int,
     compiled: bool = False,
+    named: str | None = None,
 ) -> Parts:
     """Build this rank's part of the model, with its initial values.
 
@@ -72,9 +76,11 @@ def lay_out(
 
     Args:
         compiled: compile each layer.
+        named: the class of a model of one's own, as the config names it.
 
     Raises:
         EnvironmentLacking: to compile takes a C++ compiler.
+        UserError: there is no such class, or it is not one that can be laid out so.
     """
     if compiled:
         _check_compiler()
@@ -88,26 +94,35 @@ def lay_out(
         device.type, (layout.pp, layout.dp, layout.cp, layout.tp), mesh_dim_names=("pp", "dp", "cp", "tp")
     )
     place = layout.place(rank)
-    attend = SharedSamples(groups.get_group("cp")) if layout.cp > 1 else None
+    attend = SharedSamples(groups.get_group("cp")) if layout.cp > 1 else WholeSamples()
     layers = split_layers(shape.layers, layout.stages)
-    stages: dict[int, Transformer] = {}
+    build = model_class(named)
+    if named:
+        check_stages(build, shape, cuts=layers, name=named)
+    stages: dict[int, nn.Module] = {}
     for index in layout.stages_of(place.pp):
         with torch.device("meta"):
-            stage = Transformer(shape, layers=layers[index], attend=attend, recompute=layout.recompute)
+            stage = build(shape, layers=layers[index], attend=attend, recompute=layout.recompute)
             stage = stage.to(PARAMETER_DTYPES[precision])
         if layout.tp > 1:
             # Imported where it is used: torch's tensor parallelism takes a second.
             from shardline.components.training.tensor import share_weights
 
+            if not isinstance(stage, Transformer):
+                raise UserError(
+                    f"tp does not know how to share the weights of {named}",
+                    where=MODEL_KEY,
+                    hint="use dp_shard, cp or pp",
+                )
             share_weights(stage, mesh["tp"])
         if compiled:
-            for layer in stage.layers.values():
+            for layer in layers_of(stage):
                 layer.compile()
         if layout.dp * layout.cp > 1 or precision == "bf16":
             data_mesh = mesh["dp_replicate", "dp_shard_cp"] if layout.dp_replicate > 1 else mesh["dp_shard_cp"]
             _shard(stage, data_mesh, layout, precision)
         stage.to_empty(device=device)
-        initialise(stage, shape=shape, seed=seed)
+        initialise(stage, seed=seed)
         stages[index] = stage
     return Parts(
         stages=stages,
@@ -121,6 +136,12 @@ def lay_out(
     )
 
 
+def layers_of(stage: nn.Module) -> Iterable[nn.Module]:
+    """The layers of a stage of a `classes.Model`."""
+    layers: Any = stage.layers
+    return cast("nn.ModuleDict", layers).values()
+
+
 def _check_compiler() -> None:
     """Raises EnvironmentLacking when torch.compile would not find the C++ compiler that it needs on any device."""
     if not (os.environ.get("CXX") or any(shutil.which(name) for name in ("g++", "clang++"))):
@@ -131,14 +152,14 @@ def _check_compiler() -> None:
         )
 
 
-def _shard(stage: Transformer, mesh: DeviceMesh, layout: Layout, precision: str) -> None:
+def _shard(stage: nn.Module, mesh: DeviceMesh, layout: Layout, precision: str) -> None:
     policy = (
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         if precision == "bf16"
         else MixedPrecisionPolicy()
     )
     reshard = layout.reshards
-    for layer in stage.layers.values():
+    for layer in layers_of(stage):
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     # The root too: the pipeline's runtime asks the stage's module itself whether it is sharded.
     fully_shard(stage, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)

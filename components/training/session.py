@@ -30,10 +30,11 @@ from shardline.components.training.checkpoint.store import Folder
 from shardline.components.training.executor import Executor, Inputs, executor_for
 from shardline.components.training.guard import Verdict, Watch
 from shardline.components.training.optimizer import (
-    MOMENTS,
     build_optimizer,
+    check_state,
     clip_gradients,
     learning_rate,
+    moments_of,
     set_learning_rate,
     set_updates,
     settle_gradients,
@@ -83,7 +84,8 @@ class Session:
         self._executors: dict[tuple[int, int], Executor] = {}
         self._parameters = [parameter for _, parameter in parts.named_parameters()]
         self._tied = Tied(parts)
-        self._optimizer: torch.optim.AdamW | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._state_checked = False
 
     def _executor(self, *, rounds: int, sequence: int) -> Executor:
         """The executor for steps of `rounds` microbatches of `sequence` tokens: stages of training have their own."""
@@ -142,6 +144,9 @@ class Session:
         if updated:
             set_learning_rate(optimizer, rate)
             optimizer.step()
+            if not self._state_checked:
+                check_state(optimizer)
+                self._state_checked = True
         optimizer.zero_grad(set_to_none=True)
         return StepResult(
             loss=total,
@@ -213,7 +218,7 @@ class Session:
             copy.data.copy_(original.data)
             if with_optimizer:
                 state = self._with_optimizer().state
-                for moment in MOMENTS:
+                for moment in moments_of(self._with_optimizer()):
                     state[copy][moment].copy_(state[original][moment])
         if with_optimizer:
             set_updates(self._with_optimizer(), int(record.state["updates"]))
@@ -235,7 +240,7 @@ class Session:
             )
         fill(self.parts.named_parameters(), weights=model.weights)
 
-    def _with_optimizer(self) -> torch.optim.AdamW:
+    def _with_optimizer(self) -> torch.optim.Optimizer:
         if self._optimizer is None:
             self._optimizer = build_optimizer(self.parts.named_parameters(), config=self._config.training.optimizer)
         return self._optimizer
@@ -248,8 +253,9 @@ class Session:
                 continue  # one of `pairs`: the original stands for both
             tensors[f"model.{name}"] = parameter
             if with_optimizer:
-                state = self._with_optimizer().state[parameter]
-                tensors.update({f"optimizer.{name}.{moment}": state[moment] for moment in MOMENTS})
+                optimizer = self._with_optimizer()
+                state = optimizer.state[parameter]
+                tensors.update({f"optimizer.{name}.{moment}": state[moment] for moment in moments_of(optimizer)})
         return tensors
 
 
@@ -280,6 +286,7 @@ def open_session(
             precision=config.training.precision,
             seed=config.training.seed,
             compiled=config.training.compile,
+            named=config.model.class_,
         )
         yield Session(context, config=config, layout=layout, parts=parts)
     finally:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shardline.components.training.dtensors import local_of
+from shardline.components.training.model import Transformer
 from shardline.components.training.parallel import Parts
 
 
@@ -28,7 +29,9 @@ class Tied:
         held = {
             index: stage.embedding.weight
             for index in ends
-            if (stage := parts.stages.get(index)) and stage.shape.tied and stage.embedding is not None
+            if isinstance(stage := parts.stages.get(index), Transformer)
+            and stage.shape.tied
+            and stage.embedding is not None
         }
         self._held = list(held.values())
         self.copies: list[Tensor] = [weight for index, weight in held.items() if index != 0]

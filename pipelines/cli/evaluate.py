@@ -26,5 +26,6 @@ def evaluate(config: ConfigPath, overrides: Overrides = None, root: Root = None,
     if result["step"] < loaded.config.training.steps:
         note(f"note: this is the checkpoint of optimizer step {result['step']} of {loaded.config.training.steps}")
     run = run_storage(loaded.config)
-    print_json(result) if as_json else print_table(results.evaluation(result, model=run.url_of(step.MODEL_FOLDER)))
+    model = None if loaded.config.model.class_ else run.url_of(step.MODEL_FOLDER)
+    print_json(result) if as_json else print_table(results.evaluation(result, model=model))
     enforce(result, where=run.url)

@@ -37,6 +37,9 @@ def free(default: Any = ..., **constraints: Any) -> Any:
     return Field(default, json_schema_extra={"x-role": Role.FREE.value}, **constraints)
 
 
+#: The form of `module:name`, for a class that is imported.
+OBJECT = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+
 _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 

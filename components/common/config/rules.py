@@ -82,6 +82,11 @@ def _start(config: RunConfig) -> Iterator[Problem]:
     url, fingerprint = config.model.url, config.model.fingerprint
     if url is None and fingerprint is not None:
         yield Problem("model.fingerprint", "is that of the model at model.url, which is not set")
+    if config.model.class_ is not None:
+        if url is not None:
+            yield Problem("model.class", "can't stand beside model.url: its values are those of a Llama-style decoder")
+        if config.model.tie_embeddings:
+            yield Problem("model.tie_embeddings", "is not for a model.class: its parameters are each in one stage")
     if url is not None and config.tokenizer.url is None:
         rule = f"is needed beside model.url: a trained model knows its own tokens alone; set {url.rstrip('/')}"
         yield Problem("tokenizer.url", f"{rule}/tokenizer.json, if it is there")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ConfigDict
 
 from shardline.components.common.config.data_schema import (
     MOST_STEPS,
@@ -15,7 +15,7 @@ from shardline.components.common.config.data_schema import (
     Sharding,
     Tokenizer,
 )
-from shardline.components.common.config.fields import Section, Size, free, identity
+from shardline.components.common.config.fields import OBJECT, Section, Size, free, identity
 from shardline.components.common.config.kubeflow_schema import Kubeflow
 from shardline.components.common.config.kubernetes_schema import Kubernetes
 from shardline.components.common.config.presets import PRESETS, ModelShape, RopeScaling
@@ -46,6 +46,8 @@ SIZES = ("layers", "dim", "heads", "kv_heads", "hidden", "rope_theta", "norm_eps
 
 
 class Model(Section):
+    model_config = ConfigDict(serialize_by_alias=True)
+
     url: str | None = identity(None, min_length=1)
     """A folder or URL of a Hugging Face Llama model to start from: config.json and safetensors. Its config.json gives
     all sizes, so none is set beside it."""
@@ -68,6 +70,9 @@ class Model(Section):
     rope_scaling: Rope = identity(Rope())
     norm_eps: float | None = identity(None, gt=0)
     max_positions: int | None = identity(None, ge=8, le=1 << 32)
+    # A word of Python's own.
+    class_: str | None = identity(None, alias="class", pattern=rf"^{OBJECT}$")
+    """A model of your own as `module:name`, in place of the Llama-style decoder: docs/extending.md."""
     attention: Literal["document", "causal"] = identity("document")
     """Whether a token attends to its own document alone, with positions counted in it, or to the whole block."""
 

@@ -7,12 +7,13 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from shardline.components.common.config.data_schema import MOST_STEPS, Mixture, Skip, Stage, WholeStage
-from shardline.components.common.config.fields import Section, extendable, free, identity
+from shardline.components.common.config.fields import OBJECT, Section, extendable, free, identity
 from shardline.components.common.config.schedules import ScheduleName
 
 
 class Optimizer(Section):
-    name: Literal["adamw"] = identity("adamw")
+    name: str = identity("adamw", pattern=rf"^(adamw|{OBJECT})$")
+    """`adamw`, or one of your own as `module:name`: docs/extending.md."""
     lr: float = identity(3e-4, gt=0, le=100)
     """The highest learning rate, reached at the end of the warm-up."""
     betas: list[Annotated[float, Field(ge=0, lt=1)]] = identity([0.9, 0.95], min_length=2, max_length=2)

@@ -8,29 +8,39 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shardline.components.common.config.presets import ModelShape
 from shardline.components.common.errors import DamagedData
 from shardline.components.common.storage import Storage
+from shardline.components.training.attention import WholeSamples
 from shardline.components.training.checkpoint import catalog, loading
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
 from shardline.components.training.checkpoint.index import decode
-from shardline.components.training.model import Transformer
+from shardline.components.training.classes import model_class
 
 
 def load_model(
-    run: Storage, record: CheckpointRecord, shape: ModelShape, *, dtype: torch.dtype = torch.float32
-) -> Transformer:
+    run: Storage,
+    record: CheckpointRecord,
+    shape: ModelShape,
+    *,
+    named: str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> nn.Module:
     """The model of `record`, on the CPU, every file's hash verified.
+
+    Args:
+        named: the class of a model of one's own, as the config names it.
 
     Raises:
         DamagedData: a file is not what was written.
-        UserError: it is a model of another shape.
+        UserError: it is a model of another shape, or there is no such class.
     """
     _verify(run, record)
     with torch.device("meta"):
-        model = Transformer(shape).to(dtype)
+        build = model_class(named)
+        model = build(shape, layers=range(shape.layers), attend=WholeSamples(), recompute="none").to(dtype)
     model.to_empty(device="cpu")
     loading.load(
         {f"model.{name}": parameter for name, parameter in model.named_parameters()},

@@ -115,7 +115,8 @@ def check(config: RunConfig, origins: Sequence[Origin]) -> None:
 def _check_keys(config: RunConfig, origin: Origin, *, with_order: bool) -> None:
     may = _MAY_DIFFER if with_order else (*_MAY_DIFFER, *_OF_THE_ORDER)
     keys = origin.record.identity_keys or identity_of(origin.config)
-    differ = differing(config, keys, but=lambda path: path.startswith(may))
+    # The moments of one optimizer are not those of another.
+    differ = differing(config, keys, but=lambda path: path.startswith(may) and path != "training.optimizer.name")
     if config.block != origin.config.block and with_order and not differ:
         differ = [f"the block is of {origin.config.block} tokens there and of {config.block} here"]
     if differ:

@@ -37,6 +37,16 @@ def problems(text: str = BASE, *overrides: str) -> list[str]:
     return caught.value.problems
 
 
+def test_a_model_of_ones_own_goes_with_no_foreign_values_and_no_tied_embeddings() -> None:
+    own = "model.class=mine.models:Decoder"
+    assert load(configs.dump(load(BASE, own))).model.class_ == "mine.models:Decoder"
+    assert identity_of(load(BASE, own))["model.class"] == "mine.models:Decoder"
+    wrong = problems(BASE, own, "model.url=/somewhere", "tokenizer.url=/somewhere/tokenizer.json")
+    assert wrong[0].startswith('--set: model.class = "mine.models:Decoder": can\'t stand beside model.url')
+    (tied,) = problems(BASE, own, "model.tie_embeddings=true")
+    assert tied.startswith("--set: model.tie_embeddings = true: is not for a model.class")
+
+
 def test_shorthands() -> None:
     config = load(BASE + "  layout: auto\n")
     assert config.corpus.urls == ["/texts/*.txt"]
@@ -77,6 +87,14 @@ def test_unknown_key_in_the_wrong_section() -> None:
         ),
         ("training.sequence=4096", "--set: training.sequence = 4096: must not exceed model.max_positions (2048)"),
         ("training.layout.pp=8", "--set: training.layout.pp = 8: 8 stages need as many layers; the model has 4"),
+        (
+            "training.optimizer.name=sgd",
+            '--set: training.optimizer.name = "sgd": has a form that is not allowed. `adamw`, or one of your own',
+        ),
+        (
+            "model.class=mine.Decoder",
+            '--set: model.class = "mine.Decoder": has a form that is not allowed. A model of your own as `module:name`',
+        ),
         ("model.heads=3", "--set: model.heads = 3: must divide model.dim (128)"),
         ("model.head_dim=7", "--set: model.head_dim = 7: must be even: the rotary embedding turns pairs"),
         (

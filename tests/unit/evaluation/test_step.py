@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.distributed import HashStore
 
 from shardline.components.common.config import RunConfig, parse
@@ -25,6 +26,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
 from shardline.components.common.workers import Job, WorkerContext
 from shardline.components.evaluation import step
+from shardline.components.evaluation.convert import convert
 from shardline.components.sharding import step as shard_step
 from shardline.components.training import step as training
 from shardline.components.training.checkpoint import catalog
@@ -174,6 +176,32 @@ def test_the_result_is_complete_and_a_second_run_finds_it_done(fresh: Callable[.
     for name in ("evaluation.finished", "gate.decided", "model.exported"):
         assert len(named(config, name)) == 1, name
     assert named(config, "gate.decided")[0]["reason"]
+
+
+OWN = ("model.class=examples.extend.parallel:Decoder", "training.optimizer.name=examples.extend.ademamix:AdEMAMix")
+
+
+def test_a_model_of_ones_own_is_measured_and_tried_and_not_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3]))
+    root = tmp_path / "root"
+    train(root, *OWN)
+    config = config_at(root, *OWN)
+    run = run_storage(config)
+    result = step.run(config, agent=InThisProcess())
+    assert 0 < result["loss"] < 10 and [sample["prompt"] for sample in result["samples"]] == ["The ", "<b>"]
+    assert run.names("model") == []
+    (event,) = named(config, "model.not_exported")
+    assert event["data"]["class"] == "examples.extend.parallel:Decoder" and "no form" in event["reason"]
+    record = catalog.current(run)
+    assert record is not None
+    with pytest.raises(UserError, match=r"no form for a model\.class .*name a file that ends in \.safetensors"):
+        convert(run, record, target=str(tmp_path / "hf"))
+    assert not (tmp_path / "hf").exists()
+    made = convert(run, record, target=str(tmp_path / "own.safetensors"))
+    assert set(load_file(tmp_path / "own.safetensors")) >= {"layers.0.inputs.weight", "head.weight"}
+    assert made["format"] == "safetensors"
 
 
 def test_a_lost_export_is_made_again_without_workers(fresh: Callable[..., RunConfig]) -> None:

@@ -18,7 +18,7 @@ from shardline.components.common.storage import Storage
 from tests.commands import SMALL, shardline, write
 
 ROOT = Path(__file__).parents[3]
-EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 COMMANDS = [
     "run",
     "compile",

@@ -190,6 +190,8 @@ def test_what_is_not_there_or_in_the_way_is_said(trained: Path) -> None:
         "fork", f"{RUNS}/other", "small", cwd=trained
     )
     changed = ("fork", f"{RUNS}/small", "other", "--step", "2", "--set", "training.optimizer.lr=0.1")
+    other = ("fork", f"{RUNS}/small", "third", "--step", "2", "--set", "training.optimizer.name=mine:Lion")
+    assert 'training.optimizer.name is "adamw" there and "mine:Lion" here' in refused(*other, cwd=trained)
     assert "training.optimizer.lr = 0.1: this run began with 0.003" in refused(*changed, cwd=trained)
     assert "training.start" in refused("fork", f"{RUNS}/small", "other", "--step", "4", cwd=trained)
     assert contents(trained / RUNS / "other") == before

@@ -115,6 +115,13 @@ def test_tied_embeddings_are_one_parameter_in_one_stage_and_one_on_each_of_two()
     assert largest(shape, two) == largest(tied, two)
 
 
+def test_a_model_of_ones_own_is_never_laid_out_over_tensor_parallel_ranks() -> None:
+    own = "model.class=mine:Decoder"
+    assert choose(config(own), world=2, vocab=300).layout.tp == 1
+    with pytest.raises(UserError, match="tp does not know how to share the weights of mine:Decoder: use dp_shard"):
+        choose(config(own, "training.layout.tp=2"), world=2, vocab=300)
+
+
 def test_ranks_that_share_tensors_and_samples_are_next_to_each_other() -> None:
     layout = Layout(dp_replicate=2, tp=2, cp=3, pp=2)
     assert layout.world == 24

@@ -45,12 +45,12 @@ def test_normal_values_are_normal_and_independent_between_names() -> None:
 
 def test_stages_get_the_values_of_the_whole() -> None:
     whole = Transformer(SHAPE)
-    initialise(whole, shape=SHAPE, seed=3)
+    initialise(whole, seed=3)
     expected = dict(whole.named_parameters())
     seen = set()
     for layers in (range(1), range(1, 3), range(3, 4)):
         stage = Transformer(SHAPE, layers=layers)
-        initialise(stage, shape=SHAPE, seed=3)
+        initialise(stage, seed=3)
         for name, parameter in stage.named_parameters():
             assert torch.equal(parameter, expected[name]), name
             seen.add(name)
@@ -59,8 +59,8 @@ def test_stages_get_the_values_of_the_whole() -> None:
 
 def test_another_seed_gives_other_values() -> None:
     first, second = Transformer(SHAPE), Transformer(SHAPE)
-    initialise(first, shape=SHAPE, seed=0)
-    initialise(second, shape=SHAPE, seed=1)
+    initialise(first, seed=0)
+    initialise(second, seed=1)
     pairs = zip(first.named_parameters(), second.named_parameters(), strict=True)
     assert all(torch.equal(a, b) == name.endswith("norm.weight") for (name, a), (_, b) in pairs)
 
@@ -69,7 +69,7 @@ def test_a_large_parameter_is_filled_in_pieces(monkeypatch: pytest.MonkeyPatch) 
     from shardline.components.training import initial
 
     whole, pieces = Transformer(SHAPE), Transformer(SHAPE)
-    initialise(whole, shape=SHAPE, seed=0)
+    initialise(whole, seed=0)
     monkeypatch.setattr(initial, "_CHUNK", 1000)
-    initialise(pieces, shape=SHAPE, seed=0)
+    initialise(pieces, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), pieces.parameters(), strict=True))

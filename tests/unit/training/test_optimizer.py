@@ -13,7 +13,7 @@ from torch import nn
 
 from shardline.components.common.config.training_schema import Optimizer, Schedule, Training
 from shardline.components.training.optimizer import (
-    MOMENTS,
+    AdamW,
     build_optimizer,
     clip_gradients,
     learning_rate,
@@ -130,7 +130,7 @@ def test_with_moments_and_their_updates_an_optimizer_goes_on() -> None:
     model.load_state_dict(expected.state_dict())
     second = build_optimizer(model.named_parameters(), config=CONFIG)
     for parameter, source in zip(model.parameters(), expected.parameters(), strict=True):
-        for moment in MOMENTS:
+        for moment in AdamW.moments:
             second.state[parameter][moment].copy_(first.state[source][moment])
     set_updates(second, 3)
     updated(expected, seeds=range(3, 5), optimizer=first)

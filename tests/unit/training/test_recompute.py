@@ -18,7 +18,7 @@ SHAPE = replace(PRESETS["tiny"], vocab=300, layers=2)
 def trained(recompute: str) -> tuple[list[Tensor], int]:
     """The gradients, and the bytes that the forward pass kept for the backward pass."""
     model = Transformer(SHAPE, recompute=recompute).double()
-    initialise(model, shape=SHAPE, seed=0)
+    initialise(model, seed=0)
     kept: dict[int, int] = {}
 
     def keep(x: Tensor) -> Tensor:
