@@ -78,7 +78,9 @@ def _run_child(run: Storage, loaded: Loaded, lease: Lease, scratch: Path, log: I
     config_path.write_text(parameter(loaded), encoding="utf-8")
     root = run.local_path(PIPELINE_FOLDER) if run.is_local else scratch / "pipeline"
     # TMPDIR: KFP leaves a folder behind for each task; this way they go with the others.
-    environment = child_environment(**{FENCE_VARIABLE: str(lease.fence)}, TMPDIR=str(scratch), PYTHONUNBUFFERED="1")
+    environment = child_environment(
+        **{FENCE_VARIABLE: str(lease.fence)}, **_module_path(), TMPDIR=str(scratch), PYTHONUNBUFFERED="1"
+    )
     command = [sys.executable, "-m", "shardline.pipelines.local", str(config_path), str(root)]
     # Its own session: Ctrl-C in a terminal goes to every process of a group at once, and here the order matters.
     child = subprocess.Popen(
@@ -94,6 +96,12 @@ def _run_child(run: Storage, loaded: Loaded, lease: Lease, scratch: Path, log: I
         return child.wait() == 0
     finally:
         _end(child, patience=loaded.config.elastic.grace + _WAIT_FOR_END)
+
+
+def _module_path() -> dict[str, str]:
+    """PYTHONPATH as it is meant in this working directory; the pipeline has another."""
+    path = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))} if path else {}
 
 
 def _end(child: subprocess.Popen[bytes], *, patience: float) -> None:
