@@ -1,4 +1,4 @@
-"""The command that docs/extending.md shows is run, with fewer steps and less text; the page's config is the example's."""
+"""The command that docs/extending.md shows is run, with fewer steps and less text; its config is the example's."""
 
 from __future__ import annotations
 
