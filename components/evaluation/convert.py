@@ -6,35 +6,35 @@ The checkpoint stays as it is; every file's hash is verified first.
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
-
-import torch
-from safetensors.torch import save_file
-from torch import nn
 
 from shardline.components.common.config import RunConfig
 from shardline.components.common.errors import UserError
+from shardline.components.common.huggingface.names import parameter_shapes
 from shardline.components.common.runfolder import read_config
 from shardline.components.common.storage import Storage, join
 from shardline.components.evaluation import export
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.step import find_dataset
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
-from shardline.components.training.checkpoint.whole import load_model, load_tensors
+from shardline.components.training.checkpoint.whole import Stored
 
 SUFFIX = ".safetensors"
+#: Of the parameters' names in a checkpoint.
+PREFIX = "model."
 #: Why there is no Hugging Face folder of a model of one's own.
 NO_FORM = "Hugging Face's Llama has no form for a model.class"
 
 
-def convert(run: Storage, record: CheckpointRecord, *, target: str) -> dict[str, Any]:
-    """Write the model of `record` to `target`; returns what was written.
+def convert(
+    run: Storage, record: CheckpointRecord, *, target: str, shard_bytes: int = export.SHARD_BYTES
+) -> dict[str, Any]:
+    """Write the model of `record` to `target`; returns what was written. A piece of it is held in memory at a time.
 
     Args:
         target: the URL of one file, when it ends in `.safetensors`, with our names and the types it was saved in; else
             that of a Hugging Face folder.
+        shard_bytes: weights beyond this go into several files of such a folder.
 
     Raises:
         UserError: something is there already, or the run's data set is gone.
@@ -43,7 +43,7 @@ def convert(run: Storage, record: CheckpointRecord, *, target: str) -> dict[str,
     source = source_of(record)
     if target.endswith(SUFFIX):
         return {"format": "safetensors", **_to_file(run, record, target), **source}
-    return {"format": "huggingface", **_to_folder(run, record, target, source), **source}
+    return {"format": "huggingface", **_to_folder(run, record, target, shard_bytes), **source}
 
 
 def source_of(record: CheckpointRecord) -> dict[str, Any]:
@@ -52,18 +52,33 @@ def source_of(record: CheckpointRecord) -> dict[str, Any]:
 
 
 def write_model(
-    folder: Storage, model: nn.Module, *, config: RunConfig, data: Dataset, source: dict[str, Any]
+    folder: Storage,
+    run: Storage,
+    record: CheckpointRecord,
+    *,
+    config: RunConfig,
+    data: Dataset,
+    shard_bytes: int = export.SHARD_BYTES,
 ) -> dict[str, Any]:
-    """Export `model`, which a run of `config` trained on `data`, with its tokenizer; returns what `export` does."""
+    """Export the model of `record`, which a run of `config` trained on `data`, with its tokenizer, as `export` does.
+
+    Raises:
+        UserError: it is a model of another shape.
+        DamagedData: the checkpoint is not what was written.
+    """
+    shape = config.model.shape(data.manifest.vocab)
+    weights = Stored(run, record, prefix=PREFIX)
+    weights.expect(parameter_shapes(shape))
     return export.export(
         folder,
-        weights=model.state_dict(),
-        shape=config.model.shape(data.manifest.vocab),
+        weights=weights,
+        shape=shape,
         dtype=export.export_type(config.training.precision),
         tokenizer=data.tokenizer_json(),
         end_of_text=config.tokenizer.end_of_text,
         temperature=config.evaluation.temperature,
-        source=source,
+        source=source_of(record),
+        shard_bytes=shard_bytes,
     )
 
 
@@ -72,17 +87,15 @@ def _to_file(run: Storage, record: CheckpointRecord, target: str) -> dict[str, A
     folder = Storage(parent or ".")
     if folder.exists(name):
         raise _occupied(target)
-    tensors = load_tensors(run, record, prefix="model.")
-    with tempfile.TemporaryDirectory(prefix="shardline-convert-") as scratch:
-        path = Path(scratch) / "model.safetensors"
-        save_file(tensors, path, metadata={"format": "pt"})
-        folder.put(path, name)
-        return {"url": join(folder.url, name), "files": 1, "bytes": path.stat().st_size, "tensors": len(tensors)}
+    weights = Stored(run, record, prefix=PREFIX)
+    chosen = {each: (each, weights.dtype(each)) for each in weights.shapes}
+    size = export.write_file(folder, name, weights, chosen)["size"]
+    return {"url": join(folder.url, name), "files": 1, "bytes": size, "tensors": len(chosen)}
 
 
-def _to_folder(run: Storage, record: CheckpointRecord, target: str, source: dict[str, Any]) -> dict[str, Any]:
+def _to_folder(run: Storage, record: CheckpointRecord, target: str, shard_bytes: int) -> dict[str, Any]:
     folder = Storage(target)
-    if folder.names() and not export.is_exported(folder, source=source):
+    if folder.names() and not export.is_exported(folder, source=source_of(record)):
         raise _occupied(target)
     config = read_config(run)
     if config.model.class_:
@@ -92,10 +105,10 @@ def _to_folder(run: Storage, record: CheckpointRecord, target: str, source: dict
             hint=f"name a file that ends in {SUFFIX}: it has the tensors under the names of that class",
         )
     data = find_dataset(config)
-    model = load_model(run, record, config.model.shape(data.manifest.vocab), dtype=torch.float32)
-    files = write_model(folder, model, config=config, data=data, source=source)["files"]
+    files = write_model(folder, run, record, config=config, data=data, shard_bytes=shard_bytes)["files"]
     size = sum(file["size"] for file in files.values())
-    return {"url": folder.url, "files": len(files), "bytes": size, "tensors": len(model.state_dict())}
+    tensors = len(parameter_shapes(config.model.shape(data.manifest.vocab)))
+    return {"url": folder.url, "files": len(files), "bytes": size, "tensors": tensors}
 
 
 def _occupied(target: str) -> UserError:

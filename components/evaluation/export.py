@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any, Protocol
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -22,13 +20,28 @@ from shardline.components.common.config.presets import ModelShape
 from shardline.components.common.huggingface import writing
 from shardline.components.common.huggingface.names import exported_name
 from shardline.components.common.huggingface.weights import INDEX, WEIGHTS
+from shardline.components.common.huggingface.writing import weights_header
 from shardline.components.common.runfolder import read_json, write_json
 from shardline.components.common.storage import Storage
+from shardline.components.training.checkpoint.index import SAFETENSORS_DTYPES
+from shardline.components.training.checkpoint.store import write_tensors
 
 MARKER = "export.json"
 SHARD_BYTES = 4 << 30
-_CHUNK = 1 << 22
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float32}
+
+
+class Weights(Protocol):
+    """A model's parameters, under our names, of which a piece at a time is held."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of all of them, in the model's order."""
+        ...
+
+    def blocks(self, name: str) -> Iterator[Tensor]:
+        """The values of one in order, in pieces."""
+        ...
 
 
 def export_type(precision: str) -> torch.dtype:
@@ -47,7 +60,7 @@ def is_exported(folder: Storage, *, source: Mapping[str, Any]) -> bool:
 def export(
     folder: Storage,
     *,
-    weights: Mapping[str, Tensor],
+    weights: Weights,
     shape: ModelShape,
     dtype: torch.dtype,
     tokenizer: bytes,
@@ -59,7 +72,7 @@ def export(
     """Write the model into `folder`, in place of what was exported there before.
 
     Args:
-        weights: our parameter names and values, of the whole model.
+        weights: of the whole model.
         dtype: the type to store them in.
         tokenizer: the content of tokenizer.json.
         temperature: the default for whoever generates with the model.
@@ -106,19 +119,17 @@ def plan_shards(sizes: Mapping[str, int], *, limit: int) -> list[list[str]]:
 
 
 def _write_weights(
-    folder: Storage, weights: Mapping[str, Tensor], *, dtype: torch.dtype, shard_bytes: int
+    folder: Storage, weights: Weights, *, dtype: torch.dtype, shard_bytes: int
 ) -> dict[str, dict[str, Any]]:
-    sizes = {name: tensor.numel() * dtype.itemsize for name, tensor in weights.items()}
+    sizes = {name: prod(shape) * dtype.itemsize for name, shape in weights.shapes.items()}
     groups = plan_shards(sizes, limit=shard_bytes)
     files: dict[str, dict[str, Any]] = {}
     placed: dict[str, str] = {}
     for number, group in enumerate(groups, start=1):
         alone = len(groups) == 1
         file = WEIGHTS if alone else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        # Converted a file at a time: a whole second copy of a large model would not fit.
-        converted = {exported_name(name): _plain(weights[name], dtype) for name in group}
-        files[file] = _put_tensors(folder, file, converted)
-        placed.update(dict.fromkeys(converted, file))
+        files[file] = write_file(folder, file, weights, {name: (exported_name(name), dtype) for name in group})
+        placed.update({exported_name(name): file for name in group})
     if len(groups) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": placed}
         content = _encode(index)
@@ -127,23 +138,23 @@ def _write_weights(
     return files
 
 
+def write_file(
+    folder: Storage, file: str, weights: Weights, chosen: Mapping[str, tuple[str, torch.dtype]]
+) -> dict[str, Any]:
+    """Write some of `weights` into a safetensors file, which is there whole or not at all; returns its size and hash.
+
+    Args:
+        chosen: what each is called in the file, and the type to store it in.
+    """
+    # By name, as the safetensors package has it: the file depends on nothing else.
+    ordered = sorted(chosen, key=lambda name: chosen[name][0])
+    header = weights_header(
+        {chosen[name][0]: (SAFETENSORS_DTYPES[chosen[name][1]], weights.shapes[name]) for name in ordered}
+    )
+    values = (block.to("cpu", chosen[name][1]) for name in ordered for block in weights.blocks(name))
+    written = write_tensors(folder, file, header=header, tensors=values, on_progress=lambda: None)
+    return {"size": written.size, "sha256": written.sha256}
+
+
 def _encode(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _plain(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    # Not a view of a larger storage: safetensors would refuse it.
-    return tensor.detach().to("cpu", dtype).contiguous()
-
-
-def _put_tensors(folder: Storage, file: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="shardline-export-") as scratch:
-        path = Path(scratch) / file
-        # Without the format mark, transformers refuses the file.
-        save_file(tensors, path, metadata={"format": "pt"})
-        digest = hashlib.sha256()
-        with open(path, "rb") as handle:
-            while chunk := handle.read(_CHUNK):
-                digest.update(chunk)
-        folder.put(path, file)
-        return {"size": path.stat().st_size, "sha256": digest.hexdigest()}

@@ -200,7 +200,7 @@ class _Subject:
             told = {"checkpoint": self._record.folder, "class": self._config.model.class_}
             self._context.events.emit("model.not_exported", told, reason=NO_FORM)
             return
-        marker = write_model(self._folder, self._model, config=self._config, data=self._data, source=self._source)
+        marker = write_model(self._folder, self._context.run, self._record, config=self._config, data=self._data)
         size = sum(file["size"] for file in marker["files"].values())
         about = {"url": self._folder.url, "files": len(marker["files"]), "bytes": size, **self._source}
         self._context.events.emit("model.exported", about)

@@ -87,20 +87,25 @@ def convert(
         ),
     ],
     step: Step = None,
+    max_shard_size: Annotated[
+        str, typer.Option("--max-shard-size", metavar="SIZE", help="Of the weight files of a folder, such as 500MiB.")
+    ] = "4GiB",
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint's model for other tools.
 
     Every hash is checked first. In one file the tensors have this project's names, and the types they were saved in.
+    The model is never in memory as a whole.
     """
+    shard_bytes = _bytes(max_shard_size)
     folder = found_run(run, root)
 
     from shardline.components.evaluation.convert import convert as convert_checkpoint
     from shardline.components.training.checkpoint.inspect import find
     from shardline.pipelines.progress import size
 
-    made = convert_checkpoint(folder, find(folder, step), target=target)
+    made = convert_checkpoint(folder, find(folder, step), target=target, shard_bytes=shard_bytes)
     rows = [("from", str(made["checkpoint"])), ("to", str(made["url"]))]
     rows.append(("model", f"{made['tensors']:,} tensors, {size(made['bytes'])}, {made['format']}"))
     print_json(made) if as_json else print_table(rows)
@@ -156,6 +161,20 @@ def pin(
     catalog.pin(folder, record, pinned=not remove)
     shown = {"step": step, "folder": folder.url_of(record.folder), "pinned": not remove}
     print_json(shown) if as_json else print_table([(f"step {step:,}", "no longer pinned" if remove else "pinned")])
+
+
+def _bytes(text: str) -> int:
+    """The size that --max-shard-size gives."""
+    from shardline.components.common.config.fields import parse_size
+    from shardline.components.common.errors import UserError
+
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise UserError(f"{text!r} {error}", where="--max-shard-size") from None
+    if size < 1:
+        raise UserError("must be at least one byte", where="--max-shard-size")
+    return size
 
 
 def _rules(run: Storage, *, last: int | None, every: int | None, best: int | None) -> Keep:

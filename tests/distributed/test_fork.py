@@ -20,11 +20,11 @@ from shardline.components.planning.layout import Layout
 from shardline.components.sharding import decisions
 from shardline.components.sharding.order import Skip
 from shardline.components.training.checkpoint import catalog
-from shardline.components.training.checkpoint.whole import load_tensors
 from shardline.components.training.start import merging
 from shardline.components.training.start.making import Named, config_from, make
 from tests.distributed import runs
 from tests.distributed.runs import LAYOUTS, ONE, losses, samples, train
+from tests.unit.training.checkpoint_support import stored
 
 AGREES = 1e-12
 EVERY = ("training.checkpoint.every=2",)
@@ -65,7 +65,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def tensors_of(run: Storage, step: int) -> dict[str, torch.Tensor]:
     record = next(each for each in catalog.committed(run) if each.step == step)
     assert catalog.damage(run, record) is None
-    return load_tensors(run, record, prefix="")
+    return stored(run, record)
 
 
 @pytest.mark.parametrize("name", ["one process", "two shards", "two stages"])

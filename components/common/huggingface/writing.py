@@ -1,10 +1,31 @@
-"""The small files of a Hugging Face Llama folder, as we write them. Pure: dictionaries only. Called by the export."""
+"""What we write of a Hugging Face Llama folder, but for the weights themselves. Pure. Called by the export."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from shardline.components.common.config.presets import ModelShape
+from shardline.components.common.huggingface.weights import ELEMENT_BYTES
+
+
+def weights_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
+    """The beginning of a safetensors file, after which the values of `tensors` follow one after the other.
+
+    Args:
+        tensors: the type of each, as safetensors calls it, and its shape.
+    """
+    # Without the format mark, transformers refuses the file.
+    content: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, shape) in tensors.items():
+        begin, end = end, end + prod(shape) * ELEMENT_BYTES[dtype]
+        content[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header
 
 
 def model_config(shape: ModelShape, *, dtype: str, end_of_text: int) -> dict[str, Any]:

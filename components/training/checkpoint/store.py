@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
@@ -92,25 +92,29 @@ class TensorLoadPlanner(DefaultLoadPlanner):
         if self.metadata is None:
             raise RuntimeError("a plan needs the checkpoint's metadata")
         saved = {name: getattr(entry, "size", None) for name, entry in self.metadata.state_dict_metadata.items()}
-        wanted = {name: tensor.size() for name, tensor in self.state_dict.items()}
-        wrong = [name for name, size in wanted.items() if saved.get(name) != size]
-        if wrong:
-            shown = [
-                f"{name} should be {_shape(wanted[name])} and is {_shape(saved.get(name))}" for name in wrong[:_SHOWN]
-            ]
-            more = f", and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-            raise UserError(
-                f"this checkpoint is of another model: {', '.join(shown)}{more}",
-                where=self._where,
-                hint="use the config and the tokenizer that it was saved with",
-            )
+        check_shapes({name: tensor.size() for name, tensor in self.state_dict.items()}, saved, where=self._where)
         return super().create_local_plan()
 
     def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
         raise DamagedData(f"{read_item.dest_index.fqn} is not a tensor; a checkpoint holds tensors only")
 
 
-def _shape(size: torch.Size | None) -> str:
+def check_shapes(
+    wanted: Mapping[str, tuple[int, ...]], saved: Mapping[str, tuple[int, ...] | None], *, where: str
+) -> None:
+    """Raises UserError when the tensors that a checkpoint has are not all that is wanted of it."""
+    wrong = [name for name, size in wanted.items() if saved.get(name) != size]
+    if wrong:
+        shown = [f"{name} should be {_shape(wanted[name])} and is {_shape(saved.get(name))}" for name in wrong[:_SHOWN]]
+        more = f", and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise UserError(
+            f"this checkpoint is of another model: {', '.join(shown)}{more}",
+            where=where,
+            hint="use the config and the tokenizer that it was saved with",
+        )
+
+
+def _shape(size: tuple[int, ...] | None) -> str:
     return "not there" if size is None else "x".join(map(str, size)) or "a number"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -18,7 +19,7 @@ from shardline.components.common.huggingface.names import exported_name
 from shardline.components.common.storage import Storage
 from shardline.components.evaluation.export import export, export_type, is_exported, plan_shards
 from shardline.components.training.model import Transformer
-from tests.unit.evaluation.conftest import END, TEXT
+from tests.unit.evaluation.conftest import END, TEXT, InMemory
 
 SOURCE = {"checkpoint": "checkpoints/step-000000000010", "generation": 3}
 SHAPE = ModelShape(
@@ -30,7 +31,7 @@ def written(folder: Path, model: Transformer, tokenizer: bytes, **changes: Any) 
     arguments: dict[str, Any] = {"dtype": torch.float32, "temperature": 0.8, "source": SOURCE, **changes}
     return export(
         Storage(str(folder)),
-        weights=model.state_dict(),
+        weights=InMemory(model.state_dict()),
         shape=model.shape,
         tokenizer=tokenizer,
         end_of_text=END,
@@ -59,6 +60,21 @@ def test_transformers_computes_the_same_logits(tmp_path: Path, tokenizer: bytes,
         ours = model(tokens, torch.arange(17).expand(2, 17), None)
         theirs = loaded(tokens).logits
     assert torch.allclose(ours, theirs, atol=1e-5, rtol=0), (ours - theirs).abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_files_are_byte_by_byte_what_the_safetensors_package_writes(
+    tmp_path: Path, tokenizer: bytes, dtype: torch.dtype
+) -> None:
+    model = random_model()
+    written(tmp_path / "ours", model, tokenizer, dtype=dtype, shard_bytes=20_000)
+    index = json.loads((tmp_path / "ours" / "model.safetensors.index.json").read_text())["weight_map"]
+    values = {exported_name(name): tensor.detach().to(dtype) for name, tensor in model.state_dict().items()}
+    assert set(index) == set(values) and len(set(index.values())) > 3
+    for file in set(index.values()):
+        expected = tmp_path / "expected.safetensors"
+        save_file({name: values[name] for name in values if index[name] == file}, expected, metadata={"format": "pt"})
+        assert (tmp_path / "ours" / file).read_bytes() == expected.read_bytes(), file
 
 
 def test_config_says_the_same_to_every_reader(tmp_path: Path, tokenizer: bytes) -> None:
@@ -108,7 +124,7 @@ def test_an_export_that_is_cut_short_does_not_count(tmp_path: Path, tokenizer: b
     with pytest.raises(KeyError, match=r"extra\.weight"):
         export(
             Storage(str(tmp_path)),
-            weights=broken,
+            weights=InMemory(broken),
             shape=SHAPE,
             dtype=torch.float32,
             tokenizer=tokenizer,
@@ -123,7 +139,7 @@ def test_an_export_needs_no_local_folder(tokenizer: bytes) -> None:
     folder = Storage("memory://export-test/model")
     export(
         folder,
-        weights=random_model().state_dict(),
+        weights=InMemory(random_model().state_dict()),
         shape=SHAPE,
         dtype=torch.float32,
         tokenizer=tokenizer,

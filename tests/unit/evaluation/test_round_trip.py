@@ -16,7 +16,7 @@ from shardline.components.evaluation.export import export
 from shardline.components.training.model import Transformer
 from shardline.components.training.pretrained import fill
 from tests.pretrained import FEATURES, save
-from tests.unit.evaluation.conftest import END
+from tests.unit.evaluation.conftest import END, InMemory
 
 
 def back(source: Path, folder: Path, tokenizer: bytes, *, dtype: torch.dtype, shard_bytes: int) -> None:
@@ -25,7 +25,7 @@ def back(source: Path, folder: Path, tokenizer: bytes, *, dtype: torch.dtype, sh
     fill(model.named_parameters(), weights=found.weights)
     export(
         Storage(str(folder)),
-        weights=model.state_dict(),
+        weights=InMemory(model.state_dict()),
         shape=found.shape,
         dtype=dtype,
         tokenizer=tokenizer,

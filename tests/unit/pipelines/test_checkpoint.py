@@ -120,6 +120,11 @@ def test_convert_makes_what_other_tools_read(trained: Path, tmp_path: Path) -> N
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     made = told("convert", RUN, str(tmp_path / "hf"), "--step", "4", cwd=trained)
     assert made["format"] == "huggingface"
+    parts = told("convert", RUN, str(tmp_path / "parts"), "--step", "4", "--max-shard-size", "500KiB", cwd=trained)
+    assert parts["bytes"] > made["bytes"] and len(list((tmp_path / "parts").glob("*.safetensors"))) > 2
+    wrong = shardline("checkpoint", "convert", RUN, str(tmp_path / "no"), "--max-shard-size", "big", cwd=trained)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "--max-shard-size: 'big' should be a size such as 64MiB" in wrong.stderr
     model = LlamaForCausalLM.from_pretrained(tmp_path / "hf")
     assert torch.equal(model.get_input_embeddings().weight, expected["embedding.weight"])
     for target in (one, tmp_path / "hf"):

@@ -21,8 +21,8 @@ from shardline.components.common.storage import Storage
 from shardline.components.common.streams import by_step, read_all
 from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
-from shardline.components.training.checkpoint.whole import load_tensors
 from tests.commands import environment, shardline, write
+from tests.unit.training.checkpoint_support import stored
 
 RUNS = "data/runs"
 OFTEN = ("--set", "training.steps=6", "--set", "training.checkpoint.every=2")
@@ -75,7 +75,7 @@ def record_of(folder: Path, run: str, step: int) -> CheckpointRecord:
 
 
 def tensors(folder: Path, run: str, step: int) -> dict[str, npt.NDArray[Any]]:
-    found = load_tensors(storage(folder, run), record_of(folder, run, step), prefix="")
+    found = stored(storage(folder, run), record_of(folder, run, step))
     return {name: tensor.numpy() for name, tensor in found.items()}
 
 

@@ -13,6 +13,7 @@ from shardline.components.common.workers import WorkerContext
 from shardline.components.training.checkpoint import catalog, loading
 from shardline.components.training.checkpoint.catalog import CheckpointRecord
 from shardline.components.training.checkpoint.saving import Contents, Saver
+from shardline.components.training.checkpoint.whole import Stored
 
 STATE = {"position": 8, "updates": 2, "tokens": 9}
 
@@ -64,6 +65,13 @@ def loaded(run: Storage, record: CheckpointRecord) -> dict[str, torch.Tensor]:
     target = tensors(0.0)
     loading.load(target, folder=run.at(record.folder), record=record)
     return target
+
+
+def stored(run: Storage, record: CheckpointRecord) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint, by their names in it."""
+    found = Stored(run, record, prefix="")
+    blocks = {name: list(found.blocks(name)) for name in found.shapes}
+    return {name: torch.cat(parts) if found.shapes[name] else parts[0] for name, parts in blocks.items()}
 
 
 def steps(run: Storage) -> list[int]:
