@@ -46,6 +46,7 @@ EVENTS: dict[str, str] = {
     "loss.spiked": "the loss of an optimizer step jumped",
     "training.rolled-back": "training goes on from an earlier checkpoint, past samples after which the loss jumped",
     "profile.written": "a trace of some optimizer steps is there",
+    "training.begun": "training begins at step 0, as there is no checkpoint",
     "model.imported": "a run begins with the values of a trained model",
     "training.skipped": "the last optimizer step was done already",
     "training.finished": "the last optimizer step is done",

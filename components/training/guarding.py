@@ -20,6 +20,7 @@ from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.inspect import Viewer
 from shardline.components.sharding.order import DataPolicy, Skip
 from shardline.components.training.checkpoint import catalog
+from shardline.components.training.checkpoint.loading import together
 from shardline.components.training.guard import Verdict
 from shardline.components.training.recorder import Recorder
 from shardline.components.training.session import StepResult
@@ -79,7 +80,7 @@ class Guarding:
 
     def _roll_back(self, step: int, result: StepResult) -> NoReturn:
         """Have the samples of the spike at `step` passed over from an earlier checkpoint on. Collective."""
-        first = max(self._begin, step - self._settings.pass_over)
+        first: int = together(lambda: self._first(step), rank=self._context.rank)
         skip = Skip(step=first, batches=step - first + 1)
         if self._context.rank == 0:
             self._context.lease.check()
@@ -97,6 +98,15 @@ class Guarding:
             f"the loss of optimizer step {step} jumped to {result.loss:.4g}: "
             f"the samples of steps {first} to {step} are passed over"
         )
+
+    def _first(self, step: int) -> int:
+        """The first step to pass over: `pass_over` before the spike, or as far back as a checkpoint reaches.
+
+        Further back, no checkpoint would be left to go on from. Where none was made yet, training begins anew.
+        """
+        first = max(self._begin, step - self._settings.pass_over)
+        saved = [record.step for record in catalog.committed(self._context.run)]
+        return max(first, min(saved)) if saved else first
 
     def _tell(self, name: str, result: StepResult, *, step: int, first: int) -> dict[str, Any]:
         """The event of what went wrong at `step`, with the documents of the steps from `first` on."""

@@ -16,6 +16,7 @@ from shardline.components.common.errors import Regrouped, StopRequested, UserErr
 from shardline.components.common.huggingface.pretrained import Pretrained
 from shardline.components.common.runfolder import read_config
 from shardline.components.common.storage import Storage
+from shardline.components.common.streams import read_all
 from shardline.components.common.workers import WorkerContext
 from shardline.components.planning.layout import Layout
 from shardline.components.sharding import decisions
@@ -140,7 +141,7 @@ def _resume(
     if record is None:
         record = loading.load_newest(context, load=load, events=recorder.events)
         if record is None:
-            _begin(config, session=session, recorder=recorder)
+            _begin(context, config=config, session=session, recorder=recorder)
             return 0, 0, dict.fromkeys(COUNTERS, 0), []
         saved = record.step
         recorder.checkpointed(record)
@@ -150,8 +151,15 @@ def _resume(
     return record.step, saved, counters, list(record.state.get("recent_losses", ()))
 
 
-def _begin(config: RunConfig, *, session: Session, recorder: Recorder) -> None:
-    """Take the values of the model that the run starts from, where there is one; else they are initial already."""
+def _begin(context: WorkerContext, *, config: RunConfig, session: Session, recorder: Recorder) -> None:
+    """Begin at step 0, with the values of the model that the run starts from; where there is none they are initial."""
+    if recorder.events:
+        # No checkpoint ever counted, or somebody took all of them away: damaged ones end the run.
+        done = _recorded_steps(context.run)
+        reason = "the run is new"
+        if done:
+            reason = f"{done:,} optimizer steps were done and none of them is saved: they are done again"
+        recorder.events.emit("training.begun", {"step": 0, "done_before": done}, reason=reason)
     url = config.model.url
     if url is None:
         return
@@ -161,6 +169,13 @@ def _begin(config: RunConfig, *, session: Session, recorder: Recorder) -> None:
         files = {"files": len(model.weights.sizes), "bytes": sum(model.weights.sizes.values())}
         told = {"url": url, "fingerprint": config.model.fingerprint, **files}
         recorder.events.emit("model.imported", told, reason=f"the run starts from {url}")
+
+
+def _recorded_steps(run: Storage) -> int:
+    """The optimizer steps that earlier generations have told of."""
+    return 1 + max(
+        (each["data"]["step"] for each in read_all(run.at("metrics")) if each["name"] == "train"), default=-1
+    )
 
 
 def _check_policy(record: CheckpointRecord, *, order: SampleOrder, recorder: Recorder) -> None:

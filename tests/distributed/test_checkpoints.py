@@ -127,6 +127,29 @@ def test_every_sample_is_used_once_from_four_ranks_to_two_to_three(world: World)
     assert [record.layout["dp_shard"] for record in catalog.committed(run)] == [3, 2, 4]
 
 
+def test_a_run_without_checkpoints_begins_anew_and_says_so_and_keeps_what_it_recorded(world: World) -> None:
+    run = train(world.config("anew", steps=4), ONE, dataset=world.dataset)
+    first = losses(run)
+    segments = {name: run.read(f"metrics/{name}") for name in run.names("metrics")}
+    damaged = run.local_path(catalog.folder_of(4)) / "g000001-00000.safetensors"
+    for folder in catalog.folders(run)[:-1]:
+        run.delete_tree(folder)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    for _ in range(2):  # a damaged one ends it, however often it is tried
+        with pytest.raises(AssertionError, match=r"DamagedData: .*no checkpoint is sound"):
+            train(world.config("anew"), ONE, dataset=world.dataset)
+    assert damaged.exists()
+    run.delete_tree(catalog.FOLDER)
+    train(world.config("anew"), TWO, dataset=world.dataset)
+    told = [event for event in read_all(run.at("events")) if event["name"] == "training.begun"]
+    assert [event["data"] for event in told] == [{"step": 0, "done_before": 0}, {"step": 0, "done_before": 4}]
+    assert told[0]["reason"] == "the run is new" and told[1]["reason"].startswith(
+        "4 optimizer steps were done and none"
+    )
+    assert max(abs(a - b) for a, b in zip(losses(run), first, strict=False)) < 1e-12 and len(losses(run)) == 6
+    assert all(run.read(f"metrics/{name}") == data for name, data in segments.items())
+
+
 def test_a_new_run_of_another_model_is_refused_and_nothing_is_deleted(world: World) -> None:
     config = world.config("other-model", steps=2, overrides=())
     run = train(config, ONE, dataset=world.dataset)

@@ -71,6 +71,19 @@ def test_a_spike_is_rolled_back_and_its_samples_are_passed_over(root: tuple[Path
     assert furthest(losses(run), losses(right)) < 1e-12
 
 
+def test_a_roll_back_goes_no_further_than_a_checkpoint_reaches(root: tuple[Path, str]) -> None:
+    rules = ("training.guard.spike=roll-back", "training.checkpoint.keep=1")
+    with pytest.raises(AssertionError, match=r"RolledBack: .* steps 8 to 8 are passed over"):
+        go(root, "kept-one", Layout(pp=2), *rules, factor=50.0)
+    run = run_of(root, "kept-one")
+    assert decided(run) == [Skip(step=8, batches=1)]
+    assert [record.step for record in catalog.committed(run)] == [8]
+    go(root, "kept-one", ONE, *rules, factor=50.0)
+    right = go(root, "skipping-one", ONE, "training.skip=[{at: 8, batches: 1}]")
+    assert samples(run) == samples(right)
+    assert furthest(losses(run), losses(right)) < 1e-12
+
+
 def test_a_run_that_may_roll_back_no_more_reports(root: tuple[Path, str]) -> None:
     rules = ("training.guard.spike=roll-back", "training.guard.roll_backs=1", "training.guard.pass_over=0")
     with pytest.raises(AssertionError, match="RolledBack"):

@@ -163,6 +163,12 @@ def put_aside(run: Storage, folder: str, *, generation: int, mark: str) -> None:
     run.move(f"{folder}/{COMMIT_FILE}", f"{folder}/commit.{mark}-g{generation:06d}.json")
 
 
+def damaged(run: Storage) -> list[str]:
+    """The folders of checkpoints that were put aside because they are damaged."""
+    mark = "commit.damaged-"
+    return [folder for folder in folders(run) if any(name.startswith(mark) for name in run.names(folder))]
+
+
 def pin(run: Storage, record: CheckpointRecord, *, pinned: bool = True) -> None:
     """Keep the checkpoint whatever the rules of retention say, or no longer."""
     path = f"{record.folder}/{PIN_FILE}"
@@ -225,6 +231,7 @@ __all__ = [
     "committed",
     "current",
     "damage",
+    "damaged",
     "damages",
     "folder_of",
     "folders",

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from shardline.components.common.errors import DamagedData, EnvironmentLacking, ShardlineError, StorageLost
 from shardline.components.common.events import EventLog
+from shardline.components.common.storage import Storage
 from shardline.components.common.workers import WorkerContext
 from shardline.components.training.checkpoint import catalog
 from shardline.components.training.checkpoint.catalog import CheckpointRecord, Damage
@@ -103,17 +104,24 @@ def newest_sound(
             return record  # type: ignore[no-any-return]
         reasons.append(damage.reason)
         _put_aside(context, record.folder, damage.reason, events=events)
-    # Never a silent start from nothing: the pointer tells that there was something.
-    latest: int | None = together(lambda: catalog.latest_step(run), rank=context.rank)
-    if reasons or latest is not None:
-        told = (
-            "; ".join(reasons) or f"{catalog.LATEST_FILE} names that of step {latest}, and nothing is there that counts"
-        )
+    # Never a silent start from nothing.
+    told = "; ".join(reasons) or together(lambda: _trace(run), rank=context.rank)
+    if told:
         raise DamagedData(
             f"no checkpoint is sound: {told}",
             where=run.url_of(catalog.FOLDER),
             hint=f"bring the files back; or start the run anew, under another name or without {catalog.FOLDER}/",
         )
+    return None
+
+
+def _trace(run: Storage) -> str | None:
+    """What tells that the run had a checkpoint, though none counts: one that was put aside earlier, or the pointer."""
+    if aside := catalog.damaged(run):
+        return f"{', '.join(aside)} {'was' if len(aside) == 1 else 'were'} put aside as damaged"
+    latest = catalog.latest_step(run)
+    if latest is not None:
+        return f"{catalog.LATEST_FILE} names that of step {latest}, and nothing is there that counts"
     return None
 
 

@@ -27,7 +27,7 @@ OnPart = Callable[[int, int], None]
 
 def has_begun(run: Storage) -> bool:
     """Whether the run has, or ever had, a checkpoint of its own."""
-    return bool(catalog.committed(run)) or catalog.latest_step(run) is not None
+    return bool(catalog.committed(run) or catalog.damaged(run)) or catalog.latest_step(run) is not None
 
 
 def begin(

@@ -116,6 +116,14 @@ def test_no_sound_checkpoint_is_never_a_silent_start_from_nothing(run: Storage) 
             with pytest.raises(DamagedData, match="no checkpoint is sound") as error:
                 loading.newest_sound(context(run, fence=lease.fence), events=None)
             assert "step" in str(error.value)
+        # Nor where the pointer is lost as well.
+        run.delete("checkpoints/latest.json")
+        with pytest.raises(DamagedData, match=r"checkpoints/step-000000000005 was put aside as damaged"):
+            loading.newest_sound(context(run, fence=lease.fence), events=None)
+        assert run.exists(f"{record.folder}/g000001-00000.safetensors")
+        # Taking the folder away is what the message says, and a decision.
+        run.delete_tree("checkpoints")
+        assert loading.newest_sound(context(run, fence=lease.fence), events=None) is None
 
 
 def test_the_pointer_may_dangle_or_be_empty(run: Storage) -> None:
