@@ -79,7 +79,9 @@ class State:
         job: what the workers do, as `worker_main` takes it.
         nodes: of each member that takes part, its machine.
         aside: nodes to do without, as long as enough members are on others.
+        serving: of each member that serves what is in its memory, taking part or not: its machine, and the address.
         first_snapshots: the first generation whose snapshots may be gone on from.
+        kept: the newest snapshot that no single machine's loss can take: older ones are not needed any more.
         result: of the job, in `closed`: `exit_code`, and for an error its record.
     """
 
@@ -96,7 +98,9 @@ class State:
     job: dict[str, Any] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
     aside: list[str] = field(default_factory=list)
+    serving: dict[str, list[str]] = field(default_factory=dict)
     first_snapshots: int = 0
+    kept: str = ""
     result: dict[str, Any] | None = None
 
     @property
