@@ -22,7 +22,8 @@ from shardline.components.elasticity.budget.verdict import Limits
 from shardline.components.elasticity.group.agent import GroupAgent
 from shardline.components.elasticity.group.board import Board, StorageBoard
 from shardline.components.elasticity.group.forming import Size
-from shardline.components.elasticity.group.kube_board import KubernetesBoard, group_of
+from shardline.components.elasticity.group.kube_board import KubernetesBoard
+from shardline.components.elasticity.group.kube_records import group_of
 from shardline.components.elasticity.group.picture import Picture
 from shardline.components.elasticity.group.standby import StandbyBoard
 from shardline.components.elasticity.group.state import Member
@@ -149,7 +150,7 @@ def on_machine(
         host, node: found out unless given.
     """
     return Place(
-        board=_in_run_folder(config, group=group),
+        board=_in_run_folder(config, group=group, most=most),
         id=f"{socket.gethostname()}-{os.getpid()}",
         host=host or _address(),
         node=node or socket.gethostname(),
@@ -160,8 +161,8 @@ def on_machine(
     )
 
 
-def _in_run_folder(config: RunConfig, *, group: str) -> StorageBoard:
-    return StorageBoard(run_storage(config).at(f"groups/{group}"))
+def _in_run_folder(config: RunConfig, *, group: str, most: int) -> StorageBoard:
+    return StorageBoard(run_storage(config).at(f"groups/{group}"), most=most)
 
 
 def in_pod(config: RunConfig, *, node: str | None = None) -> Place:
@@ -181,7 +182,9 @@ def in_pod(config: RunConfig, *, node: str | None = None) -> Place:
     agent = f"{pod.name.removeprefix(owner['name'] + '-')}-{pod.uid[:8]}"
     return Place(
         board=StandbyBoard(
-            KubernetesBoard(client, group=group, pod=pod), _in_run_folder(config, group=group), member=agent
+            KubernetesBoard(client, group=group, pod=pod, most=workers.most),
+            _in_run_folder(config, group=group, most=workers.most),
+            member=agent,
         ),
         id=agent,
         host=os.environ.get("POD_IP") or _address(),

@@ -30,7 +30,7 @@ from shardline.components.common.kubernetes.objects import Manifest
 from shardline.components.common.kubernetes.pods import WORKER
 from shardline.components.common.kubernetes.refusals import Conflict
 from shardline.components.elasticity import jobstate
-from shardline.components.elasticity.group.kube_board import group_of, read_members, read_state
+from shardline.components.elasticity.group.kube_records import group_of, read_members, read_state
 from shardline.components.elasticity.launcher import KIND
 
 _POLL_SECONDS = 1.0
@@ -186,7 +186,7 @@ class Mover:
 
     def _ranks(self, job: Manifest) -> dict[str, int]:
         """Those that train now; none while they gather."""
-        state, _ = read_state(self._client, group_of(job["metadata"]))
+        state = read_state(self._client, group_of(job["metadata"]))
         return state.ranks if state is not None and state.phase == "running" else {}
 
     def _scale(self, workers: int) -> None:

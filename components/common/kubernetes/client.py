@@ -10,6 +10,7 @@ Errors: see `refusals`.
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -164,6 +165,8 @@ class Client:
         namespace: str | None = None,
         labels: Mapping[str, str] | None = None,
         name: str | None = None,
+        spread: float = 0.0,
+        listed: Callable[[], None] = lambda: None,
     ) -> Iterator[tuple[str, Manifest]]:
         """What is there and what becomes of it: ("ADDED", "MODIFIED" or "DELETED", object), for `seconds`.
 
@@ -172,6 +175,8 @@ class Client:
 
         Args:
             name: of the one object to follow.
+            spread: seconds over which many that watch the same come again when the server has ended their connections.
+            listed: called whenever all has been told of what is there.
         """
         deadline = time.monotonic() + seconds
         request = self._request("watch", kind, name, namespace)
@@ -181,10 +186,12 @@ class Client:
         while time.monotonic() < deadline:
             objects, version = self._listed(listing, labels, fields)
             yield from differences(known, {each["metadata"]["uid"]: each for each in objects})
+            listed()
             for event, each in self._stream(request, version, labels, fields, deadline):
                 uid = each["metadata"]["uid"]
                 known.pop(uid, None) if event == "DELETED" else known.update({uid: each})
                 yield event, each
+            time.sleep(random.uniform(0, spread))
 
     def _stream(
         self,

@@ -24,7 +24,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.elasticity import jobstate
 from shardline.components.elasticity.drill.ending import stop
 from shardline.components.elasticity.drill.plan import Fault, pick
-from shardline.components.elasticity.group.kube_board import group_of, read_state
+from shardline.components.elasticity.group.kube_records import group_of, read_state
 from shardline.components.elasticity.group.state import State
 from shardline.components.elasticity.launcher import KIND
 
@@ -120,7 +120,7 @@ class Pods:
     def _state(self) -> State | None:
         """What the agents have agreed on."""
         with contextlib.suppress(ShardlineError):
-            return read_state(self._client, group_of(self._job()["metadata"]))[0]
+            return read_state(self._client, group_of(self._job()["metadata"]))
         return None
 
     def _leads(self, pod: Manifest) -> bool:

@@ -1,8 +1,8 @@
 """A group's state as text for a store that takes small objects only. Pure. Called by `kube_board`.
 
-What grows with the number of members changes once a generation, and the rest more often. As soon as it is more than a few
-kilobytes it is therefore apart, compressed: the *details*, which each member reads once a generation, and which the text
-names by their hash. With 4,096 members these are some hundred kilobytes, where an object of the API server may have a
+What grows with the number of members changes once a generation, and the rest more often. As soon as it is more than a
+few kilobytes it is therefore apart, compressed: the *details*, which each member reads once a generation, and which the
+text names by their hash. With 4,096 members these are some hundred kilobytes; an object of the API server may have a
 megabyte.
 """
 

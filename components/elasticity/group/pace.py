@@ -1,7 +1,7 @@
 """How often agents write and look, by how many there may be. Pure. Called by the boards.
 
-One that serves requests bears some hundreds of calls a second beside its other work: the kubelets of 5,000 nodes make as
-many. So a group of some thousand members does all at a slower pace than one of eight, for which everything happens at once.
+An API server bears some hundreds of calls a second beside its other work: the kubelets of 5,000 nodes make as many.
+So a group of some thousand members does all at a slower pace than one of eight, for which everything happens at once.
 """
 
 from __future__ import annotations

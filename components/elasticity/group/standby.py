@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from shardline.components.common.errors import PeerLost
@@ -58,18 +59,15 @@ class StandbyBoard:
         both = self._first.silence_seconds + self._second.silence_seconds
         return both if self._away or time.monotonic() - self._returned < both else self._first.silence_seconds
 
+    @property
+    def spread_seconds(self) -> float:
+        return self._now.spread_seconds
+
     def state(self) -> tuple[State | None, Version]:
-        if not self._away:
-            try:
-                found, version = self._first.state()
-            except PeerLost:
-                self._lose()
-            else:
-                return self._known_to_first(found, version)
-        found, version = self._second.state()
-        if found is not None:
-            self._note(found)
-        return self._state, _Seen(self._second, version)
+        return self._agreed(self._first.state)
+
+    def followed(self) -> tuple[State | None, Version]:
+        return self._agreed(self._first.followed)
 
     def swap(self, version: Version, state: State) -> bool:
         """As `Board.swap`; False, too, for a board that is away, and for another leader while the first is."""
@@ -89,13 +87,13 @@ class StandbyBoard:
             self._state = state
         return swapped
 
-    def members(self) -> list[Member]:
+    def members(self, names: Collection[str] | None = None) -> list[Member]:
         if not self._away:
             try:
-                return self._newest(self._first.members(), others=False)
+                return self._newest(self._first.members(names), names, others=False)
             except PeerLost:
                 self._lose()
-        return self._newest(self._second.members(), others=True)
+        return self._newest(self._second.members(names), names, others=True)
 
     def put(self, member: Member) -> None:
         """Write the record where the others look for it; and see whether the first board is back."""
@@ -125,6 +123,19 @@ class StandbyBoard:
     def _lose(self) -> None:
         self._away = self._was_away = True
 
+    def _agreed(self, on_first: Callable[[], tuple[State | None, Version]]) -> tuple[State | None, Version]:
+        if not self._away:
+            try:
+                found, version = on_first()
+            except PeerLost:
+                self._lose()
+            else:
+                return self._known_to_first(found, version)
+        found, version = self._second.state()
+        if found is not None:
+            self._note(found)
+        return self._state, _Seen(self._second, version)
+
     def _known_to_first(self, found: State | None, version: Version) -> tuple[State | None, Version]:
         """The newest state, for a first board that has `found`: older, it may be, after it was away."""
         if found is None:
@@ -142,13 +153,14 @@ class StandbyBoard:
         if self._state is None or found.age >= self._state.age:
             self._state = found
 
-    def _newest(self, found: list[Member], *, others: bool) -> list[Member]:
+    def _newest(self, found: list[Member], names: Collection[str] | None, *, others: bool) -> list[Member]:
         """The newest record of each member; with `others`, of those too that have not written on this board yet."""
         newest = {each.id: each for each in found}
-        for known in self._members.values():
+        asked = [known for known in self._members.values() if names is None or known.id in names]
+        for known in asked:
             if known.id in newest:
                 newest[known.id] = max(known, newest[known.id], key=lambda member: member.beat)
             elif others:
                 newest[known.id] = known
-        self._members = newest
+        self._members = newest if names is None else {**self._members, **newest}
         return sorted(newest.values(), key=lambda member: member.id)

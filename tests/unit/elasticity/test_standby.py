@@ -25,7 +25,7 @@ class Board(StorageBoard):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name not in ("state", "swap", "members", "put", "leave"):
+        if name not in ("state", "followed", "swap", "members", "put", "leave"):
             return found
 
         def call(*arguments: Any) -> Any:
@@ -193,3 +193,21 @@ def test_a_group_that_was_ended_is_no_longer_known(pair: Pair) -> None:
     leader, _ = pair
     leader._first._folder.delete("state.json")  # type: ignore[attr-defined]
     assert leader.state()[0] is None
+
+
+def test_who_follows_sees_what_the_leader_does_and_asks_for_one_member_alone(pair: Pair) -> None:
+    leader, other = pair
+    assert change(leader, round=3)
+    assert other.followed()[0] == state_of(leader)
+    assert [each.id for each in other.members(["a"])] == ["a"]
+    cut(leader, other)
+    assert change(leader, round=4)
+    found, version = other.followed()
+    assert found is not None and found.round == 4
+    assert not other.swap(version, found.changed(leader="b", term=2))
+    # It has not written there yet; and who asks for one has not forgotten the others.
+    assert [each.id for each in other.members(["a"])] == ["a"]
+    assert [each.id for each in other.members()] == ["a", "b"]
+    cut(leader, other, which="_second")
+    with pytest.raises(PeerLost):
+        other.followed()
