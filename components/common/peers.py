@@ -5,6 +5,8 @@ Called by the agents, which serve and copy, and by workers, which read what thei
     {root}/own/{snapshot}/{file}       made on this machine
     {root}/copies/{snapshot}/{file}    of another machine's
 
+`/own` names the files of each snapshot that were made on that machine, as JSON.
+
 Whoever asks has to show the run's secret: it lies in the run folder, and who can read that can read its checkpoints.
 What is sent is neither encrypted nor trusted: a copy is compared with the hash that it was made with.
 
@@ -17,6 +19,7 @@ import contextlib
 import hashlib
 import hmac
 import http.client
+import json
 import os
 import re
 import secrets
@@ -35,6 +38,7 @@ HASH_SUFFIX = ".sha256"
 _SECRET_FILE = "control/peers-secret"
 _SECONDS = 10.0
 _CHUNK = 1 << 20
+_LISTING = f"/{OWN}"
 _PATH = re.compile(r"/([0-9]{6}-[0-9]{12})/([A-Za-z0-9][-A-Za-z0-9_.]*)")
 _RANGE = re.compile(r"bytes=([0-9]+)-([0-9]+)")
 
@@ -122,6 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
         told = self.headers.get("Authorization", "")
         if not hmac.compare_digest(told.encode(), f"Bearer {self.secret}".encode()):
             return self._refuse(401)
+        if self.path == _LISTING:
+            return self._list()
         asked = _PATH.fullmatch(self.path)
         path = find(self.root, *asked.groups()) if asked else None
         try:
@@ -141,6 +147,16 @@ class _Handler(BaseHTTPRequestHandler):
                     begin += len(data)
         except FileNotFoundError:
             return self._refuse(404)
+        except OSError:
+            self.close_connection = True
+
+    def _list(self) -> None:
+        data = json.dumps(held(self.root / OWN)).encode()
+        try:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
         except OSError:
             self.close_connection = True
 
@@ -171,13 +187,30 @@ class Peers:
         for connection in self._connections.values():
             connection.close()
 
+    def listing(self, address: str) -> dict[str, tuple[str, ...]]:
+        """The files of each snapshot that were made on the machine at `address`.
+
+        Raises:
+            PeerLost: it does not tell.
+        """
+        with self._asked(address, _LISTING) as answer:
+            data = answer.read()
+        try:
+            found = {str(snapshot): tuple(map(str, files)) for snapshot, files in json.loads(data).items()}
+        except (ValueError, TypeError, AttributeError):
+            raise PeerLost("told something else than its files", where=f"{address}{_LISTING}") from None
+        # They become paths here.
+        if not all(_PATH.fullmatch(f"/{snapshot}/{file}") for snapshot, files in found.items() for file in files):
+            raise PeerLost("told of files that no snapshot has", where=f"{address}{_LISTING}")
+        return found
+
     def fetch(self, address: str, snapshot: str, file: str, *, begin: int, count: int) -> bytes:
         """`count` bytes of a file that the machine at `address` (host:port) has.
 
         Raises:
             PeerLost: it does not give them.
         """
-        with self._asked(address, snapshot, file, part=f"bytes={begin}-{begin + count - 1}") as answer:
+        with self._asked(address, f"/{snapshot}/{file}", part=f"bytes={begin}-{begin + count - 1}") as answer:
             data = answer.read()
         if len(data) != count:
             raise PeerLost(f"gave {len(data)} bytes instead of {count}", where=f"{address}/{snapshot}/{file}")
@@ -185,7 +218,7 @@ class Peers:
 
     def read(self, address: str, snapshot: str, file: str) -> bytes:
         """As `fetch`, of a whole small file, which is as it was made."""
-        with self._asked(address, snapshot, file) as answer:
+        with self._asked(address, f"/{snapshot}/{file}") as answer:
             data, expected = answer.read(), answer.headers["X-Sha256"]
         self._compare(hashlib.sha256(data).hexdigest(), expected, where=f"{address}/{snapshot}/{file}")
         return data
@@ -198,7 +231,7 @@ class Peers:
         """
         folder.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
-        with self._asked(address, snapshot, file) as answer, open(folder / file, "wb") as target:
+        with self._asked(address, f"/{snapshot}/{file}") as answer, open(folder / file, "wb") as target:
             while data := answer.read(_CHUNK):
                 digest.update(data)
                 target.write(data)
@@ -212,13 +245,10 @@ class Peers:
             raise PeerLost("did not arrive as it was made", where=where)
 
     @contextlib.contextmanager
-    def _asked(
-        self, address: str, snapshot: str, file: str, *, part: str | None = None
-    ) -> Iterator[http.client.HTTPResponse]:
+    def _asked(self, address: str, path: str, *, part: str | None = None) -> Iterator[http.client.HTTPResponse]:
         """The answer, to be read to its end; a connection is used again."""
         headers = {"Authorization": f"Bearer {self._secret}", **({"Range": part} if part else {})}
         connection = self._connections.setdefault(address, http.client.HTTPConnection(address, timeout=_SECONDS))
-        path = f"/{snapshot}/{file}"
         try:
             try:
                 connection.request("GET", path, headers=headers)

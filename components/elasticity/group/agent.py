@@ -77,6 +77,7 @@ class GroupAgent:
             asides=Asides(nodes),
             timeout=timeout,
             leaving=Leaving(grace=grace),
+            most=size.most,
         )
         self._leading = Leading(self._seat, size=size, fits=fits, limits=limits, timeout=timeout)
 
@@ -105,11 +106,11 @@ class GroupAgent:
         """
         with self._seat.present():
             while True:
-                state, version, living = self._seat.look()
+                state, _, _ = self._seat.look()
                 if state is not None and state.phase == "closed":
                     return state.result or {"exit_code": EXIT_BUG, "message": "the group has ended"}
-                if forming.next_leader(state, living) == self._seat.id:
-                    if self._leading.take(state, version):
+                if self._seat.is_next:
+                    if self._leading.take():
                         self._lead(lead, fence=state.fence if state else None)
                         continue
                 elif state is not None:
@@ -121,7 +122,7 @@ class GroupAgent:
     def alone(self) -> Iterator[None]:
         """Lead, for the length of the block, a group that no other agent is in."""
         with self._seat.present():
-            self._leading.take(None, None)
+            self._leading.take()
             yield
 
     def run(self, job: Job, *, run: Storage, lease: Lease, events: EventLog) -> None:
@@ -144,6 +145,7 @@ class GroupAgent:
         else:
             self._close({"exit_code": 0})
         finally:
+            self._seat.leads = False
             self._seat.processes.stop()
 
     def _close(self, result: dict[str, Any]) -> None:

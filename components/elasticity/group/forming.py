@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from shardline.components.elasticity.ends import End
 from shardline.components.elasticity.group.state import Member, State
 
 #: For how long, in times to settle, members that live are waited for: one that hangs is silent before.
@@ -48,6 +49,49 @@ class Pulse:
         return [member for member in members if now - seen[member.id][1] <= silence]
 
 
+class Gathering:
+    """A round, as it goes on."""
+
+    def __init__(self, size: Size, fits: Callable[[int], bool]) -> None:
+        self._size, self._fits = size, fits
+        self._present: set[str] = set()
+        self._since: float | None = None
+
+    def members(self, state: State, living: Sequence[Member], *, now: float) -> list[Member]:
+        """As `gathered`, at the moment `now`."""
+        there = {member.id for member in living}
+        if self._since is None or not there <= self._present:
+            self._since = now
+        self._present = there
+        return gathered(state, living, size=self._size, waited=now - self._since, fits=self._fits)
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a generation stands.
+
+    Attributes:
+        failed: the ends of workers that ended badly; gone: members that are gone, in words.
+        ended: whether all workers ended well; leaving: whether a member that takes part is asked to leave.
+    """
+
+    failed: list[End]
+    gone: list[str]
+    ended: bool
+    leaving: bool
+
+
+def course(state: State, living: Sequence[Member]) -> Course:
+    """That of the generation of `state`."""
+    working = at_work(state, living)
+    return Course(
+        failed=[end for member in working for end in member.ends if end.exit_code],
+        gone=[f"agent {name} is gone" for name in lost(state, living)],
+        ended=len(working) == len(state.ranks) and all(member.done for member in working),
+        leaving=any(member.leaving for member in working),
+    )
+
+
 def next_leader(state: State | None, living: Sequence[Member]) -> str | None:
     """The member that has to take the lead; None while somebody leads."""
     if state is not None and (state.phase == "closed" or state.leader in {member.id for member in living}):
@@ -83,7 +127,8 @@ def gathered(
     if not any(member.id == state.leader for member in there):
         return []
     first = not state.ranks
-    missing = [member for member in staying if member not in there and not _unwanted(state, member)]
+    here = {member.id for member in there}
+    missing = [member for member in staying if member.id not in here and not _unwanted(state, member)]
     late = [member for member in missing if first or member.round]
     if wanted < size.most and ((late and waited < _LATE * size.settle) or (first and waited < size.settle)):
         return []
@@ -108,12 +153,24 @@ def connected(members: Sequence[Member]) -> list[Member]:
     Not always as many as could be, which is a hard problem: whoever is cut off from most others is left out first.
     """
     staying = list(members)
-    while True:
-        cuts = [sum(apart(member, other) for other in staying if other is not member) for member in staying]
-        if not any(cuts):
-            return staying
-        worst = max(range(1, len(staying)), key=lambda place: (cuts[place], place))
-        del staying[worst]
+    cuts = {member.id: len(others) for member, others in zip(staying, _cuts(staying), strict=True)}
+    while any(cuts.values()):
+        worst = staying.pop(max(range(1, len(staying)), key=lambda place: (cuts[staying[place].id], place)))
+        del cuts[worst.id]
+        for member in staying:
+            cuts[member.id] -= apart(member, worst)
+    return staying
+
+
+def _cuts(members: Sequence[Member]) -> list[set[str]]:
+    """Of each of `members` the others that are apart from it. Few are: what is told is gone through, not all pairs."""
+    found: dict[str, set[str]] = {member.id: set() for member in members}
+    for member in members:
+        for other in member.cut_off:
+            if other in found and other != member.id:
+                found[member.id].add(other)
+                found[other].add(member.id)
+    return [found[member.id] for member in members]
 
 
 def is_isolated(leader: Member, members: Sequence[Member]) -> bool:
@@ -162,10 +219,11 @@ def at_work(state: State, living: Sequence[Member]) -> list[Member]:
 
 def could_grow(state: State, living: Sequence[Member], *, size: Size, fits: Callable[[int], bool]) -> bool:
     """Whether members that wait, warm, and reach all others, would make the next generation a larger one."""
-    taking_part = [each for each in living if each.id in state.ranks]
     able = [each for each in living if not each.leaving and each.node not in state.aside]
     waiting = [each for each in able if each.id not in state.ranks and each.round]
-    waiting = [each for each in waiting if not any(apart(each, other) for other in taking_part)]
+    if waiting:
+        cut = dict(zip((each.id for each in living), _cuts(living), strict=True))
+        waiting = [each for each in waiting if cut[each.id].isdisjoint(state.ranks)]
     room = size.most - len(state.ranks)
     return any(
         fits(state.world + sum(member.processes for member in waiting[:count]))

@@ -44,6 +44,7 @@ class Leading:
         self._limits, self._timeout = limits, timeout
         self._told_apart: dict[str, tuple[str, ...]] = {}
         self._restarts: Restarts | None = None
+        self._upkeep_at = -float("inf")
         self._before: State | None = None
 
     @property
@@ -51,16 +52,20 @@ class Leading:
         """How often the workers were started again."""
         return self._restarts.used if self._restarts else 0
 
-    def take(self, state: State | None, version: object) -> bool:
-        """Take the lead that nobody has in the `state` of that version; False when somebody else was first."""
-        self._before = state
-        if state is None:
-            return self._seat.board.swap(version, State(leader=self._seat.id))
-        tries = state.round + 1 if state.tries == state.round else state.tries
-        taken = state.changed(
-            leader=self._seat.id, term=state.term + 1, round=state.round + 1, tries=tries, phase="gathering"
-        )
-        return self._seat.board.swap(version, taken)
+    def take(self) -> bool:
+        """Take the lead that nobody has in the state that is known; False when somebody else was first."""
+        seat, known = self._seat, self._seat.known[0]
+        try:
+            state, version = seat.board.state()
+            if known is not None and (state is None or state.age != known.age):
+                return False
+            if known is None and state is not None:
+                return False
+            self._before = state
+            seat.leads = seat.board.swap(version, succeeding(state, seat.id))
+        except PeerLost:
+            return False  # it may be done or not: the next look tells
+        return seat.leads
 
     def change(self, **changes: Any) -> State:
         """Change the state, as its leader.
@@ -132,22 +137,24 @@ class Leading:
         snapshot = choice.described(found, self._seat.known[2]) if found else None
         told = {**description, "host": host, "port": store.port, "snapshot": snapshot}
         nodes = {member.id: member.node for member in members}
-        state = self.change(phase="running", generation=generation, ranks=ranks, world=world, nodes=nodes, job=told)
+        state = self.change(
+            phase="running",
+            generation=generation,
+            ranks=ranks,
+            world=world,
+            nodes=nodes,
+            serving=choice.serving(self._seat.known[2]),
+            job=told,
+        )
         return state, store
 
     def _gather(self) -> list[Member]:
-        present: set[str] = set()
-        since = time.monotonic()
+        gathering = forming.Gathering(self._size, self._fits)
         while True:
             state, living = self._tick()
             if forming.yields(state, living, size=self._size, fits=self._fits):
                 raise self._seat.asides.error(self._seat.member.node)
-            there = {member.id for member in living}
-            if not there <= present:
-                since = time.monotonic()
-            present = there
-            waited = time.monotonic() - since
-            members = forming.gathered(state, living, size=self._size, waited=waited, fits=self._fits)
+            members = gathering.members(state, living, now=time.monotonic())
             if members and forming.is_isolated(members[0], living):
                 raise PeerLost("this agent reaches fewer of the others than they reach of each other")
             if members:
@@ -167,22 +174,29 @@ class Leading:
         """Until the generation has ended: the workers that ended badly, and the members that are gone."""
         began, asked = time.monotonic(), False
         while True:
-            _, living = self._tick()
-            working = forming.at_work(state, living)
-            failed = [end for member in working for end in member.ends if end.exit_code]
-            gone = [f"agent {name} is gone" for name in forming.lost(state, living)]
-            if failed or gone:
-                return failed, gone
-            if len(working) == len(state.ranks) and all(member.done for member in working):
-                return [], []
+            current, living = self._tick()
+            self._keep_up(current, living)
+            course = forming.course(state, living)
+            if course.failed or course.gone or course.ended:
+                return course.failed, course.gone
             settled = time.monotonic() - began > self._size.settle
             grows = settled and forming.could_grow(state, living, size=self._size, fits=self._fits)
-            shrinks = any(member.leaving for member in working)
+            shrinks = course.leaving
             if shrinks and not job.regroups:
                 self._seat.leaving.check(at_work=False)
             if (grows or shrinks) and job.regroups and not asked:
                 control.put(run, "regroup", fence=state.fence)
                 asked = True
+
+    def _keep_up(self, state: State, living: list[Member]) -> None:
+        """Tell the others, each beat, who serves what is in its memory, and what of it is not needed any more."""
+        if time.monotonic() < self._upkeep_at:
+            return
+        self._upkeep_at = time.monotonic() + self._seat.board.beat_seconds
+        kept = max(state.kept, choice.kept(living, first_generation=state.first_snapshots))
+        serving = choice.serving(living)
+        if (kept, serving) != (state.kept, state.serving):
+            self.change(kept=kept, serving=serving)
 
     def _tick(self) -> tuple[State, list[Member]]:
         """Look once, and do as the state says, as any other member does.
@@ -197,3 +211,11 @@ class Leading:
         self._seat.follow(state)
         self._seat.leave_if_asked()
         return state, living
+
+
+def succeeding(state: State | None, leader: str) -> State:
+    """The state with which `leader` takes the lead that nobody has in `state`."""
+    if state is None:
+        return State(leader=leader)
+    tries = state.round + 1 if state.tries == state.round else state.tries
+    return state.changed(leader=leader, term=state.term + 1, round=state.round + 1, tries=tries, phase="gathering")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,30 +15,71 @@ from shardline.components.elasticity.group.board import Board
 from shardline.components.elasticity.group.state import Member
 
 
+class Rhythm:
+    """When a record is to be written: each beat, and soon after it has changed. Pure.
+
+    Attributes:
+        due: the moment.
+    """
+
+    def __init__(self, pick: random.Random) -> None:
+        self._pick, self._begun = pick, False
+        self.due = -float("inf")
+
+    def changed(self, *, now: float, spread: float) -> None:
+        """Within `spread` seconds it is to be written."""
+        self.due = min(self.due, now + self._pick.uniform(0, spread))
+
+    def writing(self, *, now: float, beat: float, spread: float) -> None:
+        """It is being written, as it is now."""
+        # Agents that were started at the same moment do not beat at the same moments.
+        self.due = now + (self._pick.uniform(0, beat) if spread and not self._begun else beat)
+        self._begun = True
+
+
 class Presence:
     """Shows the others that this agent lives, for the length of a `with` block.
 
     Storage that fails for a moment costs a beat; the others wait for several.
     """
 
-    def __init__(self, board: Board, member: Member) -> None:
-        self._board = board
-        self._member = member
+    def __init__(
+        self, board: Board, member: Member, *, clock: Callable[[], float] = time.monotonic, pick: random.Random
+    ) -> None:
+        self._board, self._member, self._clock = board, member, clock
+        self._rhythm = Rhythm(pick)
+        self._beat = 0
         self._ended = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._beat, name="presence", daemon=True)
+        self._thread = threading.Thread(target=self._beats, name="presence", daemon=True)
 
     @property
     def member(self) -> Member:
         return self._member
 
-    def tell(self, **changes: Any) -> None:
-        """Change the record; what is new is written at once."""
+    @property
+    def due(self) -> float:
+        """When the record is to be written next."""
+        return self._rhythm.due
+
+    def tell(self, *, at_once: bool = False, **changes: Any) -> None:
+        """Change the record. What is new is written soon; in a large group not at once, unless that is asked for."""
         changed = replace(self._member, **changes)
         if changed != self._member:
             with self._changed:
                 self._member = changed
+                self._rhythm.changed(now=self._clock(), spread=0.0 if at_once else self._board.spread_seconds)
                 self._changed.notify()
+
+    def write(self) -> None:
+        """Write the record, as it is now."""
+        with self._changed:
+            now, beat, spread = self._clock(), self._board.beat_seconds, self._board.spread_seconds
+            self._rhythm.writing(now=now, beat=beat, spread=spread)
+            self._beat += 1
+            shown = replace(self._member, beat=self._beat)
+        with contextlib.suppress(ShardlineError):
+            self._board.put(shown)
 
     def __enter__(self) -> Presence:
         self._thread.start()
@@ -49,13 +93,13 @@ class Presence:
         with contextlib.suppress(ShardlineError):  # silence tells the others, too
             self._board.leave(self._member.id)
 
-    def _beat(self) -> None:
-        beat = 0
-        while not self._ended:
-            beat += 1
-            shown = self._member
-            with contextlib.suppress(ShardlineError):
-                self._board.put(replace(shown, beat=beat))
-            with self._changed:
-                if not self._ended and self._member is shown:
-                    self._changed.wait(self._board.beat_seconds)
+    def _beats(self) -> None:
+        while self._is_time():
+            self.write()
+
+    def _is_time(self) -> bool:
+        """Wait until the record is to be written; False when it never is again."""
+        with self._changed:
+            while not self._ended and (left := self._rhythm.due - self._clock()) > 0:
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            return not self._ended

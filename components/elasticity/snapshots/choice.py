@@ -51,16 +51,30 @@ def described(snapshot: str, members: Sequence[Member]) -> dict[str, Any]:
     return {"generation": generation, "step": step, "holders": holders(members)[snapshot]}
 
 
-def source_of(member: str, members: Sequence[Member]) -> Member | None:
-    """Whose files `member` copies; None when it is alone.
+def serving(members: Sequence[Member]) -> dict[str, list[str]]:
+    """As `State.serving`."""
+    return {each.id: [each.node, each.address] for each in members if each.address}
+
+
+def source_of(member: str, serving: Mapping[str, Sequence[str]]) -> str | None:
+    """The address from which `member` copies files; None when it is alone, or is not among them.
 
     All copy around a ring, in which those of one node lie apart as far as that can be.
+
+    Args:
+        serving: as in the state.
     """
+    if member not in serving or len(serving) < 2:
+        return None
     turns: Counter[str] = Counter()
     order = []
-    for each in sorted(members, key=lambda each: each.id):
-        order.append((turns[each.node], each.node, each.id, each))
-        turns[each.node] += 1
-    ring = [each for *_, each in sorted(order, key=lambda entry: entry[:3])]
-    place = next((place for place, each in enumerate(ring) if each.id == member), None)
-    return ring[place - 1] if place is not None and len(ring) > 1 else None
+    for each, (node, _) in sorted(serving.items()):
+        order.append((turns[node], node, each))
+        turns[node] += 1
+    ring = [each for *_, each in sorted(order)]
+    return serving[ring[ring.index(member) - 1]][1]
+
+
+def kept(members: Sequence[Member], *, first_generation: int) -> str:
+    """The newest snapshot that no single machine's loss can take; "" while there is none."""
+    return newest(members, first_generation=first_generation, copies=min(2, len(members))) or ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from shardline.components.common.errors import ShardlineError
 from shardline.components.common.peers import COPIES, OWN, Peers, Server
 from shardline.components.common.scratch import scratch_folder
 from shardline.components.common.storage import Storage
-from shardline.components.elasticity.group.state import Member
+from shardline.components.elasticity.group.state import State
 from shardline.components.elasticity.snapshots import choice
 
 #: Where Linux keeps files in memory; a container's own part of it is as large as its spec says.
@@ -49,7 +48,8 @@ class Keeper:
         self._run, self._host = run, host
         self.root: Path | None = None
         self.address = ""
-        self._source: Member | None = None
+        self._source: str | None = None
+        self._serving: dict[str, list[str]] = {}
         self._oldest = ""
         self._ended = threading.Event()
         self._open = contextlib.ExitStack()
@@ -80,18 +80,18 @@ class Keeper:
             return Held({}, {})
         return Held(peers.held(self.root / OWN), peers.held(self.root / COPIES))
 
-    def look(self, member: str, members: Sequence[Member], *, first_generation: int) -> None:
-        """Do as the members that there are make it right: what to copy, and what is no longer needed."""
+    def look(self, member: str, state: State) -> None:
+        """Do as the group has agreed: what to copy, and what is no longer needed."""
         if self.root is None:
             return
-        copied = min(2, len(members))
-        newest = choice.newest(members, first_generation=first_generation, copies=copied)
-        self._oldest = newest or ""
+        self._oldest = state.kept
         for folder in (self.root / OWN, self.root / COPIES):
             for name in sorted(os.listdir(folder)):
                 if name < self._oldest:
                     peers.remove(folder / name)
-        self._source = choice.source_of(member, [each for each in members if each.address])
+        if self._serving != state.serving:
+            self._serving = state.serving
+            self._source = choice.source_of(member, state.serving)
 
     def _copy(self, root: Path, secret: str) -> None:
         with Peers(secret) as others:
@@ -99,11 +99,14 @@ class Keeper:
                 if (source := self._source) is not None:
                     self._copy_from(source, others, folder=root / COPIES)
 
-    def _copy_from(self, source: Member, others: Peers, *, folder: Path) -> None:
-        here = peers.held(folder)
-        for snapshot, files in sorted(source.own.items(), reverse=True):
+    def _copy_from(self, source: str, others: Peers, *, folder: Path) -> None:
+        """Copy what was made on the machine at the address `source`, the newest first."""
+        here, there = peers.held(folder), {}
+        with contextlib.suppress(ShardlineError):
+            there = others.listing(source)
+        for snapshot, files in sorted(there.items(), reverse=True):
             for file in files:
                 if snapshot >= self._oldest and file not in here.get(snapshot, ()) and not self._ended.is_set():
                     # Memory that is full, or a member that goes: another one, or a later snapshot, may do.
                     with contextlib.suppress(ShardlineError, OSError):
-                        others.copy(source.address, snapshot, file, folder=folder / snapshot)
+                        others.copy(source, snapshot, file, folder=folder / snapshot)

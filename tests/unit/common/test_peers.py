@@ -46,6 +46,23 @@ def test_a_file_is_given_whole_and_in_parts_over_one_connection(address: str, as
     assert peers.held(tmp_path / "copies") == {SNAPSHOT: ("data",)}
 
 
+def test_a_machine_tells_what_was_made_on_it_and_is_whole(address: str, asking: Peers, root: Path) -> None:
+    (root / OWN / SNAPSHOT / "early").write_bytes(DATA)
+    peers.put(root / peers.COPIES / SNAPSHOT, "copied", DATA)
+    assert asking.listing(address) == {SNAPSHOT: ("data",)}
+    with Peers("") as stranger, pytest.raises(PeerLost, match="answered 401"):
+        stranger.listing(address)
+
+
+@pytest.mark.parametrize("told", [{"../x": ["data"]}, {SNAPSHOT: ["../../x"]}, [], {SNAPSHOT: 1}])
+def test_what_is_told_leads_nowhere_else(
+    address: str, asking: Peers, told: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "held", lambda folder: told)
+    with pytest.raises(PeerLost, match="told"):
+        asking.listing(address)
+
+
 def test_nothing_is_given_without_the_secret(address: str) -> None:
     for secret in ("", "hidde", "hidden2"):
         with Peers(secret) as stranger, pytest.raises(PeerLost, match="answered 401"):

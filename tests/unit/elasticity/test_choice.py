@@ -59,17 +59,30 @@ def test_a_later_generation_comes_before_a_higher_step() -> None:
 @given(st.lists(st.sampled_from(["x", "y", "z"]), min_size=1, max_size=12))
 def test_everybody_is_copied_once_and_by_another_node_where_there_are_as_many_of_each(nodes: list[str]) -> None:
     members = [
-        Member(id=f"{place:02d}", host="h", node=node, processes=1, address="a") for place, node in enumerate(nodes)
+        Member(id=f"{place:02d}", host="h", node=node, processes=1, address=f"a:{place}")
+        for place, node in enumerate(nodes)
     ]
-    sources = [choice.source_of(each.id, members) for each in members]
+    serving = choice.serving(members)
+    sources = [choice.source_of(each.id, serving) for each in members]
     if len(members) == 1:
         assert sources == [None]
         return
-    assert sorted(each.id for each in sources if each) == [each.id for each in members]
+    by_address = {each.address: each for each in members}
+    assert sorted(source or "" for source in sources) == sorted(by_address)
     counts = {nodes.count(node) for node in set(nodes)}
     if len(counts) == 1 and len(set(nodes)) > 1:
-        assert all(source and source.node != each.node for source, each in zip(sources, members, strict=True))
+        copied = [by_address[source] for source in sources if source]
+        assert all(source.node != each.node for source, each in zip(copied, members, strict=True))
 
 
-def test_who_is_not_there_copies_nothing() -> None:
-    assert choice.source_of("gone", pair(copied=True)) is None
+def test_who_is_not_there_or_serves_nothing_copies_nothing() -> None:
+    assert choice.source_of("gone", choice.serving(pair(copied=True))) is None
+    assert choice.serving([Member(id="a", host="a", processes=1)]) == {}
+
+
+def test_what_is_kept_is_the_newest_that_no_machine_takes_along() -> None:
+    assert choice.kept(pair(copied=False), first_generation=0) == OLD
+    assert choice.kept(pair(copied=True), first_generation=0) == NEW
+    assert choice.kept(pair(copied=True), first_generation=4) == ""
+    assert choice.kept([member("alone", own={NEW: FILES})], first_generation=0) == NEW
+    assert choice.kept([], first_generation=0) == ""
