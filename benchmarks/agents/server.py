@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,7 +26,7 @@ class Objects:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], Manifest] = {}
         self._counter = itertools.count(1)
-        self._watchers: dict[int, tuple[str, Mapping[str, str] | None, str | None, Told]] = {}
+        self._watchers: dict[str, dict[int, tuple[Mapping[str, str] | None, str | None, Told]]] = defaultdict(dict)
         self._history: deque[tuple[int, str, Manifest]] = deque(maxlen=_HISTORY)
         self.version = 0
 
@@ -74,8 +74,8 @@ class Objects:
             if version > since and each["kind"] == kind and _is_selected(each, labels, name):
                 told(event, each)
         place = next(self._counter)
-        self._watchers[place] = kind, labels, name, told
-        return lambda: self._watchers.pop(place, None) and None
+        self._watchers[kind][place] = labels, name, told
+        return lambda: self._watchers[kind].pop(place, None) and None
 
     def _put(self, key: tuple[str, str], manifest: Manifest, event: str) -> Manifest:
         self.version = next(self._counter)
@@ -86,8 +86,8 @@ class Objects:
 
     def _tell(self, event: str, manifest: Manifest) -> None:
         self._history.append((self.version, event, manifest))
-        for kind, labels, name, told in list(self._watchers.values()):
-            if kind == manifest["kind"] and _is_selected(manifest, labels, name):
+        for labels, name, told in list(self._watchers[manifest["kind"]].values()):
+            if _is_selected(manifest, labels, name):
                 told(event, manifest)
 
 

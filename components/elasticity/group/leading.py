@@ -193,10 +193,8 @@ class Leading:
         if time.monotonic() < self._upkeep_at:
             return
         self._upkeep_at = time.monotonic() + self._seat.board.beat_seconds
-        kept = max(state.kept, choice.kept(living, first_generation=state.first_snapshots))
-        serving = choice.serving(living)
-        if (kept, serving) != (state.kept, state.serving):
-            self.change(kept=kept, serving=serving)
+        if news := choice.news(state, living):
+            self.change(**news)
 
     def _tick(self) -> tuple[State, list[Member]]:
         """Look once, and do as the state says, as any other member does.

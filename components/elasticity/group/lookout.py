@@ -3,7 +3,7 @@
 Called by `seat`. The leader has to know all members, and so have a few *candidates*: one of them takes the lead as soon
 as the leader is gone, and knows then who else is. All others look at the leader's record alone, and seldom. Only when
 it has stood still over several looks, because the candidates are gone too, do they take the lead. The looks of those
-that come later in the order lie further apart, by the logarithm of their place: so few try before all know of the first.
+that come later in the order lie further apart, by the logarithm of their place: few try before all know of the first.
 
 A group that is no larger than the number of candidates consists of them.
 """

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardline.components.common.peers import place_of
-from shardline.components.elasticity.group.state import Member
+from shardline.components.elasticity.group.state import Member, State
 
 #: Made last: a snapshot without it is none. It is the name that training gives it, with the number of the other files.
 _RECORD = re.compile(r"record-([0-9]+)\.json")
@@ -78,3 +78,10 @@ def source_of(member: str, serving: Mapping[str, Sequence[str]]) -> str | None:
 def kept(members: Sequence[Member], *, first_generation: int) -> str:
     """The newest snapshot that no single machine's loss can take; "" while there is none."""
     return newest(members, first_generation=first_generation, copies=min(2, len(members))) or ""
+
+
+def news(state: State, living: Sequence[Member]) -> dict[str, Any]:
+    """What the leader has to change in the state, as to who serves snapshots and which of them are needed."""
+    kept_now = max(state.kept, kept(living, first_generation=state.first_snapshots))
+    found = {"kept": kept_now, "serving": serving(living)}
+    return {key: value for key, value in found.items() if value != getattr(state, key)}

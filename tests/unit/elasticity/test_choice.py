@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.components.elasticity.group.state import Member
+from shardline.components.elasticity.group.state import Member, State
 from shardline.components.elasticity.snapshots import choice
 
 OLD, NEW = "000003-000000000010", "000003-000000000020"
@@ -86,3 +86,10 @@ def test_what_is_kept_is_the_newest_that_no_machine_takes_along() -> None:
     assert choice.kept(pair(copied=True), first_generation=4) == ""
     assert choice.kept([member("alone", own={NEW: FILES})], first_generation=0) == NEW
     assert choice.kept([], first_generation=0) == ""
+    serving = {"a": ["a", "a:1"], "b": ["b", "b:1"]}
+    state = State(leader="a", kept=OLD)
+    assert choice.news(state, pair(copied=True)) == {"kept": NEW, "serving": serving}
+    told = State(leader="a", kept=NEW, serving=serving)
+    # What one machine holds alone now was held by two, and what is older is gone.
+    assert choice.news(told, pair(copied=False)) == {}
+    assert choice.news(told, pair(copied=True)[:1]) == {"serving": {"a": ["a", "a:1"]}}
