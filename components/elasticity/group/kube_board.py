@@ -195,6 +195,8 @@ class KubernetesBoard:
         except PeerLost:
             self._states.drop()
             self._leases.drop()
+            # When it is back each member finds out by a beat of its own, and they are spread.
+            self._ask_at = -float("inf")
             raise
 
     def _name(self, member: str) -> str:

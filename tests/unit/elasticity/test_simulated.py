@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.agents.__main__ import FAULTS, measure, pass_by
-from benchmarks.agents.group import Group
+from benchmarks.agents.group import Agent, Group
 from shardline.components.elasticity.group.lookout import CANDIDATES
 from shardline.components.elasticity.group.pace import RATE
 
@@ -48,6 +48,19 @@ def test_when_leader_and_candidates_are_gone_another_one_leads_and_one_alone() -
     assert group.leaders[-1][1] in first
     group.world.run(lambda: group.trains(COUNT - len(first), after=before), most=120)
     assert group.leader not in first
+
+
+def test_a_leader_that_is_started_again_under_its_name_leads_again() -> None:
+    group = Group(4, within=1.0)
+    group.world.run(lambda: group.trains(4), most=60)
+    leader, before = group.leader, group.generation
+    group.lose(leader, pod=False)
+    place = group.agents.index(leader)
+    group.agents[place] = Agent(group, place)
+    assert group.agents[place].id == leader.id
+    group.world.at(group.world.now + 2, group.agents[place].start)
+    group.world.run(lambda: group.trains(4, after=before), most=60)
+    assert group.leader is group.agents[place] and len(group.leaders) == 2
 
 
 @pytest.mark.parametrize("seed", range(3))
