@@ -165,7 +165,8 @@ class Seat:
 
     def _others(self, state: State) -> Sequence[Member]:
         """Members to be tried whether they are reached: by the state where this agent does not look at all of them."""
-        if self._lookout.sees_all or not (self.member.cut_off or state.tries == state.round):
+        asked = state.phase == "gathering" and state.tries == state.round != self.member.tried
+        if self._lookout.sees_all or not (asked or self.member.cut_off):
             return self.known[2]
         return [
             Member(id=name, host="", processes=0, node=node, address=address)
