@@ -58,7 +58,7 @@ def measure(count: int, *, within: float, steady: float, seed: int = 1) -> dict[
     phases["steady"] = _steady(group, steady)
     for fault in FAULTS:
         phases[fault] = _phase(group, lambda fault=fault: _harm(group, fault), members=None)  # type: ignore[misc]
-        pass_by(group, 5 * group.leader.seat.board.beat_seconds)
+        pass_by(group, 2 * group.leader.seat.board.beat_seconds)
     return {"agents": count, "beat": group.leader.seat.board.beat_seconds, "phases": phases}
 
 

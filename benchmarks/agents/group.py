@@ -18,6 +18,7 @@ from shardline.components.elasticity.ends import End
 from shardline.components.elasticity.group import forming
 from shardline.components.elasticity.group.aside import Asides
 from shardline.components.elasticity.group.kube_board import KubernetesBoard
+from shardline.components.elasticity.group.kube_records import MemberReader
 from shardline.components.elasticity.group.leading import succeeding
 from shardline.components.elasticity.group.leaving import Leaving
 from shardline.components.elasticity.group.seat import Seat
@@ -125,6 +126,8 @@ class Agent:
             clock=lambda: self.world.now,
             pick=pick,
         )
+        # Each reads every version of a record once; here all may do so together.
+        board._members = group.records
         node = f"ip-{host.replace('.', '-')}.eu-central-1.compute.internal"
         self.workers = Workers()
         self.begun, self.known_world = 0.0, 1
@@ -279,6 +282,7 @@ class Group:
         self.api = Api(self.world)
         beat = max(1.0, count / 400)
         self.size = forming.Size(least=max(1, count // 2), most=count, settle=_SETTLE_BEATS * beat)
+        self.records = MemberReader()
         self.leaders: list[tuple[float, Agent]] = []
         self.generation = 0
         self._began = 0.0
