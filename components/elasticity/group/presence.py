@@ -64,10 +64,9 @@ class Presence:
 
     def tell(self, *, at_once: bool = False, **changes: Any) -> None:
         """Change the record. What is new is written soon; in a large group not at once, unless that is asked for."""
-        changed = replace(self._member, **changes)
-        if changed != self._member:
+        if any(getattr(self._member, key) != value for key, value in changes.items()):
             with self._changed:
-                self._member = changed
+                self._member = replace(self._member, **changes)
                 self._rhythm.changed(now=self._clock(), spread=0.0 if at_once else self._board.spread_seconds)
                 self._changed.notify()
 
