@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shardline.components.common.errors import ShardlineError
+from shardline.components.common.errors import EnvironmentLacking, ShardlineError
 from shardline.pipelines.cli.options import ConfigPath, Overrides, Root
 from shardline.pipelines.cli.output import note
 
@@ -69,9 +69,10 @@ def render(
         check_name(node)
     loaded = load(config, overrides=overrides or (), root=root)
     parts = tuple(part for part in PARTS if only is None or part in only)
-    manifests = objects_of(
-        loaded, only=parts, kind=kind.value, leave_out=leave_out or (), aside=_aside(loaded.config.storage)
-    )
+    manifests = objects_of(loaded, only=parts, kind=kind.value, leave_out=leave_out or ())
+    # A mistake in the config is told before the storage is asked.
+    if aside := _aside(loaded.config.storage):
+        manifests = objects_of(loaded, only=parts, kind=kind.value, leave_out=leave_out or (), aside=aside)
     if check:
         _check(manifests, namespace=loaded.config.kubernetes.namespace)
     sys.stdout.write(to_yaml(manifests))
@@ -81,7 +82,8 @@ def render(
 
 
 def _aside(root: str) -> list[str]:
-    """The nodes that are set aside, as far as this machine reaches the storage root: it need not."""
+    """The nodes that are set aside, as far as this machine reaches the storage root: it need not, and where it has no
+    login for it nothing is said."""
     import threading
 
     from shardline.components.common.storage import Storage
@@ -94,6 +96,8 @@ def _aside(root: str) -> list[str]:
         nonlocal why
         try:
             found.extend(BadNodes(Storage(root)).names())
+            why = ""
+        except EnvironmentLacking:
             why = ""
         except ShardlineError as error:
             why = str(error)
