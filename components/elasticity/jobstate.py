@@ -26,6 +26,17 @@ _STUCK = {
 }
 
 
+def workers_of(job: _Object) -> Mapping[str, Any]:
+    """The specification of a PyTorchJob's workers."""
+    found: Mapping[str, Any] = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    return found
+
+
+def with_workers(**changes: Any) -> dict[str, Any]:
+    """A merge patch of a PyTorchJob's `spec` that changes the specification of its workers."""
+    return {"pytorchReplicaSpecs": {"Worker": changes}}
+
+
 def phase_of(job: _Object) -> Phase:
     """The phase of a PyTorchJob, from its conditions."""
     status = {each["type"]: each["status"] == "True" for each in job.get("status", {}).get("conditions") or []}

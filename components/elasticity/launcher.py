@@ -129,7 +129,7 @@ def _same_config(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Whether a job did what it would do again: its pods mount the config by a name that tells the content."""
 
     def mounted(job: dict[str, Any]) -> list[str]:
-        pod = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+        pod = jobstate.workers_of(job)["template"]["spec"]
         return [each["configMap"]["name"] for each in pod["volumes"] if "configMap" in each]
 
     return mounted(found) == mounted(wanted)
@@ -161,7 +161,7 @@ def _follow(client: Client, launch: Launch, *, check: Callable[[], None]) -> Non
             return
         if phase == "failed":
             raise _failure(launch, job, pods)
-        wanted = job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"]
+        wanted = jobstate.workers_of(job)["replicas"]
         # Why there are too few pods, the events tell; there may be many of them.
         for line in jobstate.obstacles(pods, _events(client, launch) if len(pods) < wanted else ()):
             if line not in told:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shardline.components.common.errors import (
     EXIT_PEER_LOST,
@@ -32,6 +31,8 @@ from shardline.components.common.kubernetes.refusals import Conflict
 from shardline.components.elasticity import jobstate
 from shardline.components.elasticity.group.kube_records import group_of, read_members, read_state
 from shardline.components.elasticity.launcher import KIND
+from shardline.components.elasticity.operator import facts
+from shardline.components.elasticity.operator.facts import Node
 
 _POLL_SECONDS = 1.0
 
@@ -47,10 +48,9 @@ class Destination:
     labels: Mapping[str, str]
     off: Collection[str] = ()
 
-    def takes(self, node: Manifest) -> bool:
-        metadata = node["metadata"]
-        has = metadata.get("labels") or {}
-        return metadata["name"] not in self.off and all(has.get(key) == value for key, value in self.labels.items())
+    def takes(self, node: Node) -> bool:
+        has = node.labels
+        return node.name not in self.off and all(has.get(key) == value for key, value in self.labels.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +65,17 @@ class Moved:
 
 def redirected(job: Manifest, destination: Destination) -> tuple[Destination, Manifest]:
     """The destination with all that the job asked of its nodes before, and what to change of the job. Pure."""
-    spec = _worker(job)["template"]["spec"]
+    spec = jobstate.workers_of(job)["template"]["spec"]
     labels = {**(spec.get("nodeSelector") or {}), **destination.labels}
     terms = avoiding(terms_of(spec), destination.off)
     change = {"nodeSelector": labels, "affinity": affinity(terms)}
-    patch = {"spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": change}}}}}
+    patch = {"spec": jobstate.with_workers(template={"spec": change})}
     return Destination(labels=labels, off=destination.off), patch
 
 
-def leaving(pods: Sequence[Manifest], nodes: Sequence[Manifest], destination: Destination) -> list[Manifest]:
+def leaving(pods: Sequence[Manifest], nodes: Sequence[Node], destination: Destination) -> list[Manifest]:
     """The pods that are not where they are to go, those first that have no node yet. Pure."""
-    good = {node["metadata"]["name"] for node in nodes if destination.takes(node)}
+    good = {node.name for node in nodes if destination.takes(node)}
     found = [pod for pod in pods if _lives(pod) and pod["spec"].get("nodeName") not in good]
     return sorted(found, key=lambda pod: (pod["spec"].get("nodeName") is not None, pod["metadata"]["name"]))
 
@@ -103,16 +103,16 @@ class Mover:
                 hint="set kubernetes.node_selector, or start it with `shardline render --leave-out NODE`",
             )
         destination = self._redirect(destination)
-        pods = leaving(self._pods(), self._client.list("Node"), destination)
+        pods = leaving(self._pods(), self._nodes(), destination)
         if not pods:
             return []
-        worker, most = _worker(job), job["spec"]["elasticPolicy"]["maxReplicas"]
+        workers, most = jobstate.workers_of(job)["replicas"], job["spec"]["elasticPolicy"]["maxReplicas"]
         members = len(self._ranks(job))
-        grows = worker["replicas"] < most
+        grows = workers < most
         if grows:
-            self._tell(f"one more worker comes first: {worker['replicas'] + 1}")
-            self._scale(worker["replicas"] + 1)
-            self._wait_for(job, f"{self._name}-worker-{worker['replicas']}", uid="", members=members)
+            self._tell(f"one more worker comes first: {workers + 1}")
+            self._scale(workers + 1)
+            self._wait_for(job, f"{self._name}-worker-{workers}", uid="", members=members)
         moved = []
         for pod in pods:
             if (found := self._replace(job, pod, members=members)) is None:
@@ -120,7 +120,7 @@ class Mover:
             moved.append(found)
             self._tell(f"{found.pod}: from {found.origin} to {found.node} in {found.seconds:.0f} s")
         if grows and jobstate.phase_of(self._job()) == "running":
-            self._scale(worker["replicas"])
+            self._scale(workers)
         return moved
 
     def _redirect(self, destination: Destination) -> Destination:
@@ -128,7 +128,7 @@ class Mover:
         while True:
             job = self._job()
             whole, change = redirected(job, destination)
-            if not any(whole.takes(node) and _is_open(node) for node in self._client.list("Node")):
+            if not any(whole.takes(node) and node.ready and node.open for node in self._nodes()):
                 labels = ", ".join(f"{key}={value}" for key, value in whole.labels.items()) or "any label"
                 raise UserError(
                     f"no node that is ready and not left out has {labels}",
@@ -157,12 +157,12 @@ class Mover:
         """Wait until the pod `name`, another one than `uid`, is ready and as many train as before; its node."""
         deadline = time.monotonic() + self._patience
         while True:
-            phase = jobstate.phase_of(self._job())
+            now = self._job()
+            phase = jobstate.phase_of(now)
             if phase == "succeeded":
                 return None
             if phase == "failed":
-                reason = jobstate.reason_of_failure(self._job())
-                message = f"the job failed while it moved: {reason}"
+                message = f"the job failed while it moved: {jobstate.reason_of_failure(now)}"
                 raise RecordedError({"message": message, "exit_code": EXIT_PEER_LOST})
             pod = self._client.get("Pod", name)
             if pod is not None and pod["metadata"]["uid"] != uid and self._takes_part(job, pod, of=members):
@@ -190,8 +190,7 @@ class Mover:
         return state.ranks if state is not None and state.phase == "running" else {}
 
     def _scale(self, workers: int) -> None:
-        change = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}}}
-        self._client.patch(KIND, self._name, change)
+        self._client.patch(KIND, self._name, {"spec": jobstate.with_workers(replicas=workers)})
 
     def _job(self) -> Manifest:
         job = self._client.get(KIND, self._name)
@@ -200,19 +199,12 @@ class Mover:
             raise UserError(what, where=f"{KIND} {self._name}", hint="start the run's training first")
         return job
 
+    def _nodes(self) -> list[Node]:
+        return [facts.node(found) for found in self._client.list("Node")]
+
     def _pods(self) -> list[Manifest]:
         return self._client.list("Pod", labels=selector(self._name, WORKER))
 
 
-def _worker(job: Manifest) -> dict[str, Any]:
-    return dict(job["spec"]["pytorchReplicaSpecs"]["Worker"])
-
-
 def _lives(pod: Manifest) -> bool:
     return "deletionTimestamp" not in pod["metadata"] and pod.get("status", {}).get("phase") in ("Pending", "Running")
-
-
-def _is_open(node: Manifest) -> bool:
-    """Whether new pods may be put on it."""
-    held = {each["type"] for each in node["status"].get("conditions") or () if each["status"] == "True"}
-    return "Ready" in held and not node["spec"].get("unschedulable")

@@ -49,7 +49,7 @@ def no_connection(pod: Any, other: Any) -> Iterator[None]:
 
 def run_out_of_memory(pod: Any) -> None:
     """Use up the memory that a pod's container may have until the system has killed its worker for it."""
-    pid = next(pid for pid in processes_in(pod) if _name(pid).startswith("rank "))
+    pid, *_ = workers_in(pod)
     # The one to be killed first: not every system lets a process be spared.
     Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
     paths = dict(line.split(":")[1:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
@@ -75,8 +75,11 @@ while killed() == before:
 """
 
 
-def _name(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+def workers_in(pod: Any) -> list[int]:
+    """Those of them that train."""
+    found = [pid for pid in processes_in(pod) if Path(f"/proc/{pid}/comm").read_text().startswith("rank ")]
+    assert found, f"no worker runs in {pod.metadata.name}"
+    return found
 
 
 def processes_in(pod: Any) -> list[int]:

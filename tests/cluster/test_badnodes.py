@@ -14,7 +14,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
 from shardline.components.elasticity.budget.nodes import BadNodes
 from tests.cluster import scripts
-from tests.cluster.faults import processes_in
+from tests.cluster.faults import workers_in
 from tests.cluster.jobs import STEPS, ClusterRun, Make
 from tests.cluster.kube import Cluster, Namespace
 from tests.cluster.operating import Operators, Sleepers, slots
@@ -96,19 +96,13 @@ def test_a_node_that_fails_again_and_again_is_set_aside_and_left(
 def kill_worker(run: ClusterRun, pod: str) -> None:
     """Kill the worker in a pod as soon as it trains, and wait until another generation has done a step."""
     saved, generations = runs.last_saved(run.run), len(runs.worlds(run.run))
-    pids = [pid for pid in processes_in(run.namespace.pod(pod)) if is_worker(pid)]
-    for pid in pids:
+    for pid in workers_in(run.namespace.pod(pod)):
         os.kill(pid, signal.SIGKILL)
-    assert pids, f"no worker runs in {pod}"
     run.until(
         lambda: len(runs.worlds(run.run)) > generations and runs.worlds(run.run)[-1] == 2,
         "another generation of two trains",
     )
     run.until(lambda: runs.last_saved(run.run) > saved + 1, "it saves")
-
-
-def is_worker(pid: int) -> bool:
-    return Path(f"/proc/{pid}/comm").read_text().startswith("rank ")
 
 
 def moved(run: ClusterRun, name: str, off: str) -> bool:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.serving import serving
+
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code} on purpose</Message></Error>"
 
 
@@ -77,16 +79,11 @@ def proxy(server: str, *, prefix: str = "") -> Iterator[Proxy]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
-        listener.daemon_threads = True
-        found = Proxy(f"http://127.0.0.1:{listener.server_address[1]}{prefix}")
-        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield found
-        finally:
-            listener.shutdown()
-            thread.join()
+    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    listener.daemon_threads = True
+    found = Proxy(f"http://127.0.0.1:{listener.server_address[1]}{prefix}")
+    with serving(listener):
+        yield found
 
 
 def _serve(handler: BaseHTTPRequestHandler, server: str, prefix: str, found: Proxy) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import socket
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from shardline.components.common.storage import Storage
 from shardline.components.sharding import corpus
 from tests.contract import servers
 from tests.contract.faults import Rule, proxy
+from tests.serving import serving
 
 ODD_NAMES = ["a b", "100%", "100%25", "x%20y", "p+q", "t~1", "#1", "é", "[a]", "c*d"]
 
@@ -272,12 +272,10 @@ def web(tmp_path: Path) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(tmp_path))) as listener:
-        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
+    with serving(
+        ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(tmp_path)))
+    ) as listener:
         yield f"http://127.0.0.1:{listener.server_address[1]}"
-        listener.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize("fault", [None, Rule("answer", times=3), Rule("reset", times=3), Rule("cut", "GET", times=3)])

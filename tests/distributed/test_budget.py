@@ -41,13 +41,6 @@ SAVES = ("training.checkpoint={every: 2, async: false}", "elastic.snapshots=0", 
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("budget")
-    runs.prepare(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def dataset(root: Path) -> str:
     return str(shard(runs.make_config(root, run="data"))["key"])
 

@@ -38,13 +38,6 @@ PATIENCE = 180.0
 Agent = subprocess.Popen[bytes]
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("groups")
-    runs.prepare(folder)
-    return folder
-
-
 class Group:
     """The agents of one job."""
 

@@ -32,13 +32,6 @@ OVERRIDES = (
 )
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("snapshots")
-    runs.prepare(folder)
-    return folder
-
-
 def make(root: Path, name: str, *overrides: str) -> RunConfig:
     config = runs.make_config(root, run=name, steps=STEPS, overrides=(*OVERRIDES, *overrides))
     shard(config)

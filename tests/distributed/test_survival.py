@@ -35,13 +35,6 @@ PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("survival")
-    runs.prepare(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def undisturbed(root: Path) -> Storage:
     config = runs.make_config(root, run="undisturbed", steps=STEPS, overrides=OVERRIDES)
     shard(config)

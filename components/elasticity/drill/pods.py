@@ -85,7 +85,7 @@ class Pods:
                 return self._each(running, "deleted without grace", self._remove)
 
     def whole(self) -> int | None:
-        wanted = self._job()["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"]
+        wanted = jobstate.workers_of(self._job())["replicas"]
         state = self._state()
         if state is None or state.phase != "running" or len(state.ranks) != wanted:
             return None

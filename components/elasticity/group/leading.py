@@ -57,9 +57,7 @@ class Leading:
         seat, known = self._seat, self._seat.known[0]
         try:
             state, version = seat.board.state()
-            if known is not None and (state is None or state.age != known.age):
-                return False
-            if known is None and state is not None:
+            if (state and state.age) != (known and known.age):
                 return False
             self._before = state
             seat.leads = seat.board.swap(version, succeeding(state, seat.id))

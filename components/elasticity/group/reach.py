@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from shardline.components.elasticity.group.state import Member, State
@@ -27,13 +27,19 @@ class Reach:
     def __init__(self) -> None:
         self._last = time.monotonic()
 
-    def tried(self, member: Member, state: State, members: Sequence[Member]) -> tuple[int, tuple[str, ...]]:
-        """`Member.tried` and `Member.cut_off`, as they are now: tried, if it is time to."""
+    def tried(
+        self, member: Member, state: State, members: Callable[[], Sequence[Member]]
+    ) -> tuple[int, tuple[str, ...]]:
+        """`Member.tried` and `Member.cut_off`, as they are now: tried, if it is time to.
+
+        Args:
+            members: gives those that there are, with their addresses; seldom called.
+        """
         due = bool(member.cut_off) and time.monotonic() - self._last > _AGAIN_SECONDS
         asked = state.phase == "gathering" and state.tries == state.round != member.tried
         if not asked and not due:
             return member.tried, member.cut_off
-        suspects = _neighbours(member, members) if asked else [m for m in members if m.id in member.cut_off]
+        suspects = _neighbours(member, members()) if asked else [m for m in members() if m.id in member.cut_off]
         missed = unreached(suspects)
         self._last = time.monotonic()
         return state.tries if asked else member.tried, missed

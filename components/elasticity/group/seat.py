@@ -160,13 +160,12 @@ class Seat:
             ends = processes.ends()
             own_fault = any(_is_own_fault(end) for end in ends)
             self.presence.tell(at_once=own_fault, round=state.round, generation=processes.generation, ends=ends)
-        tried, cut_off = self._reach.tried(self.member, state, self._others(state))
+        tried, cut_off = self._reach.tried(self.member, state, lambda: self._others(state))
         self.presence.tell(tried=tried, cut_off=cut_off)
 
     def _others(self, state: State) -> Sequence[Member]:
         """Members to be tried whether they are reached: by the state where this agent does not look at all of them."""
-        asked = state.phase == "gathering" and state.tries == state.round != self.member.tried
-        if self._lookout.sees_all or not (asked or self.member.cut_off):
+        if self._lookout.sees_all:
             return self.known[2]
         return [
             Member(id=name, host="", processes=0, node=node, address=address)

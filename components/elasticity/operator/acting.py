@@ -20,6 +20,7 @@ from typing import Any
 from shardline.components.common.errors import ShardlineError
 from shardline.components.common.kubernetes.client import Client
 from shardline.components.common.kubernetes.refusals import ClusterLost, Conflict
+from shardline.components.elasticity import jobstate
 from shardline.components.elasticity.launcher import KIND
 from shardline.components.elasticity.operator import badnodes, facts, notices
 from shardline.components.elasticity.operator.facts import Job, Pod
@@ -104,7 +105,7 @@ class Hands:
         """Give it another number of workers, unless it was changed since it was looked at."""
         with self._trying(job, "resize it"):
             found = self.client.get(KIND, job.name, namespace=job.namespace)
-            if found is None or found["spec"]["pytorchReplicaSpecs"]["Worker"].get("replicas") != job.replicas:
+            if found is None or jobstate.workers_of(found).get("replicas") != job.replicas:
                 return
             now = datetime.now(UTC)
             told = {
@@ -122,7 +123,7 @@ class Hands:
                         "resourceVersion": found["metadata"]["resourceVersion"],
                         "annotations": {RESIZED: json.dumps(told, ensure_ascii=False)},
                     },
-                    "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": change.workers}}},
+                    "spec": jobstate.with_workers(replicas=change.workers),
                 },
                 namespace=job.namespace,
             )

@@ -16,6 +16,7 @@ from shardline.components.common.kubernetes.avoidance import (
     avoiding,
     left_out,
 )
+from shardline.components.elasticity import jobstate
 from shardline.components.elasticity.operator.facts import Job, Pod, World
 from shardline.components.elasticity.operator.room import Room
 
@@ -34,7 +35,7 @@ def change(job: Job, aside: Collection[str]) -> dict[str, Any] | None:
     terms = avoiding(job.demands.terms, now, instead_of=before)
     return {
         "metadata": {"annotations": {LEFT_OUT: ",".join(now) or None}},
-        "spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"affinity": affinity(terms)}}}}},
+        "spec": jobstate.with_workers(template={"spec": {"affinity": affinity(terms)}}),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from shardline.components.elasticity.group.kube_records import read_members, rea
 from shardline.components.elasticity.group.state import Member, State
 from shardline.components.elasticity.pod import Pod
 from tests import commands
+from tests.serving import serving
 from tests.unit.common.kubernetes.test_client import kubeconfig
 from tests.unit.elasticity.api_server import ApiServer
 from tests.unit.elasticity.test_encoding import large
@@ -26,14 +26,9 @@ eventually = partial(commands.eventually, seconds=30.0)
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    server = ApiServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.end_watches()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(ApiServer()) as server:
+        yield server
+        server.end_watches()
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from shardline.components.elasticity.moving import Destination, leaving, redirected
+from shardline.components.elasticity.operator import facts
 
 HOSTNAME = "kubernetes.io/hostname"
 
 
-def node(name: str, **labels: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "labels": {HOSTNAME: name, **labels}}}
+def node(name: str, **labels: str) -> facts.Node:
+    return facts.node({"metadata": {"name": name, "labels": {HOSTNAME: name, **labels}}})
 
 
 def pod(name: str, where: str | None, *, phase: str = "Running", ending: bool = False) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def test_a_node_is_taken_by_its_labels_and_name() -> None:
     assert wanted.takes(node("a", pool="new"))
     assert not wanted.takes(node("b", pool="new"))
     assert not wanted.takes(node("a", pool="old"))
-    assert not wanted.takes({"metadata": {"name": "a"}})
+    assert not wanted.takes(facts.node({"metadata": {"name": "a"}}))
     assert Destination(labels={}, off=["b"]).takes(node("a"))
 
 

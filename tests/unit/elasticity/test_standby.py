@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +174,7 @@ def test_with_both_away_it_is_said(pair: Pair) -> None:
     cut(leader, away=False)
     with pytest.raises(PeerLost):
         leader.put(member("a", 3))
-    assert state_of(leader) == replace(State(leader="a"))
+    assert state_of(leader) == State(leader="a")
 
 
 def test_who_leaves_is_on_neither_board(pair: Pair) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +11,7 @@ import yaml
 
 from tests.commands import shardline, write
 from tests.manifests import BASE
+from tests.serving import serving
 
 
 def test_documents_come_in_the_order_in_which_they_are_applied(tmp_path: Path) -> None:
@@ -83,21 +83,16 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Path]:
     """A kubeconfig for it."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    config = {
-        "current-context": "a",
-        "clusters": [{"name": "a", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}],
-        "users": [{"name": "a", "user": {}}],
-        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
-    }
-    path = tmp_path / "kubeconfig"
-    path.write_text(yaml.safe_dump(config))
-    yield path
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), _Handler)) as server:
+        config = {
+            "current-context": "a",
+            "clusters": [{"name": "a", "cluster": {"server": f"http://127.0.0.1:{server.server_address[1]}"}}],
+            "users": [{"name": "a", "user": {}}],
+            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        }
+        path = tmp_path / "kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        yield path
 
 
 def test_what_the_cluster_refuses_is_said_for_each_reason_and_nothing_is_printed(cluster: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from shardline.components.sharding.cache_files import NotAnEntry, decode, encode
 from shardline.components.sharding.dataset import Dataset
 from shardline.components.sharding.loader import Loader
 from shardline.components.sharding.order import DataPolicy, Stage
+from tests.serving import serving
 from tests.unit.sharding.cache_process import columns_of, digest_of, is_right, key_of
 from tests.unit.sharding.cache_support import entries, get, never, result_of, start
 
@@ -72,12 +73,8 @@ class Served(BaseHTTPRequestHandler):
 def served(dataset: Dataset) -> Iterator[tuple[str, Counter[tuple[str, int, int]]]]:
     sent: Counter[tuple[str, int, int]] = Counter()
     root = dataset.storage.local_path("")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Served, root, sent)) as server:  # type: ignore[arg-type]
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), partial(Served, root, sent))) as server:  # type: ignore[arg-type]
         yield f"http://127.0.0.1:{server.server_port}", sent
-        server.shutdown()
-        thread.join()
 
 
 def test_each_row_group_crosses_the_network_once_a_node(

@@ -7,7 +7,6 @@ real ones.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +20,7 @@ import yaml
 from shardline.components.common.errors import EnvironmentLacking, ShardlineError, UserError
 from shardline.components.common.kubernetes.client import Client
 from shardline.components.common.kubernetes.refusals import ClusterLost, Conflict, Forbidden, NotInstalled
+from tests.serving import serving
 
 CONFIG_MAP: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {}}
 JOB = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "try"}, "spec": {}}
@@ -74,13 +74,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    server = Server()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Server()) as server:
+        yield server
 
 
 @pytest.fixture
