@@ -11,6 +11,7 @@ import json
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -104,6 +105,16 @@ class Namespace:
     def phase(self, pod: str) -> str | None:
         found = self.pod(pod)
         return found and str(found.status.phase)
+
+    def starts(self, pod: str) -> dict[str, int]:
+        """How often the containers of the pods of this name were started, by the pod's uid; also of pods that are gone."""
+        events = self.cluster.core.list_namespaced_event(
+            self.name, field_selector=f"reason=Started,involvedObject.kind=Pod,involvedObject.name={pod}"
+        )
+        found: Counter[str] = Counter()
+        for event in events.items:
+            found[str(event.involved_object.uid)] += event.count or 1
+        return dict(found)
 
     def logs(self, pod: str) -> str:
         # Loaded by the client, a log that is JSON would be parsed and printed again.
