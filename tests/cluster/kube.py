@@ -107,7 +107,7 @@ class Namespace:
         return found and str(found.status.phase)
 
     def starts(self, pod: str) -> dict[str, int]:
-        """How often the containers of the pods of this name were started, by the pod's uid; also of pods that are gone."""
+        """How often containers of the pods of this name were started, by the pod's uid; also of pods that are gone."""
         events = self.cluster.core.list_namespaced_event(
             self.name, field_selector=f"reason=Started,involvedObject.kind=Pod,involvedObject.name={pod}"
         )
