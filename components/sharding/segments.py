@@ -227,18 +227,27 @@ class StreamReader:
         while count:
             current = self._current()
             some = min(count, current.left)
-            tokens, start, stop = current.take(some)
-            put(current, tokens, start, stop)
-            self._segments[1].begin_early(current.share_taken)
+            put(current, *current.take(some))
             count -= some
 
     def _current(self) -> Segment:
+        """The segment that samples are taken from, while of the next one is read what there is room for."""
         while True:
-            while len(self._segments) < 2:
+            if not self._segments:
                 self._segments.append(self._plan())
-            if self._segments[0].left:
-                return self._segments[0]
+            current = self._segments[0]
+            if current.left:
+                self._read_ahead(current.share_taken)
+                return current
             self._segments.pop(0)
+
+    def _read_ahead(self, share_taken: float) -> None:
+        if not share_taken:
+            # Whoever waits for the very first batch need not wait for the plan of the next segment, too.
+            return
+        if len(self._segments) < 2:
+            self._segments.append(self._plan())
+        self._segments[1].begin_early(share_taken)
 
     def _plan(self) -> Segment:
         stage, stream = self._stage, self._stream
