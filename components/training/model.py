@@ -71,6 +71,13 @@ class Layer(nn.Module):
         return out
 
 
+class TiedHead(nn.Module):
+    """An output head whose weight is the embedding's: a module, as what tensor parallelism shares is modules."""
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight)
+
+
 class Transformer(nn.Module):
     """The decoder, or the part of it that is one pipeline stage.
 
@@ -100,7 +107,8 @@ class Transformer(nn.Module):
         self.attend = attend or WholeSamples()
         self.layers = nn.ModuleDict({str(index): Layer(shape, self.attend, recompute) for index in held})
         self.norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps) if last else None
-        self.head = nn.Linear(shape.dim, shape.vocab, bias=False) if last and not shape.tied else None
+        head = TiedHead() if shape.tied else nn.Linear(shape.dim, shape.vocab, bias=False)
+        self.head = head if last else None
 
     def initial_scale(self, name: str) -> float | None:
         """The standard deviation of a parameter's initial values; None for a norm, which starts at one.
@@ -136,10 +144,10 @@ class Transformer(nn.Module):
             x = layer(x, rotation, mask)
         if self.norm is not None:
             x = self.norm(x)
-            if self.head is not None:
-                x = self.head(x)
-            elif self.embedding is not None:
-                x = F.linear(x, self.embedding.weight)
+        if isinstance(self.head, TiedHead) and self.embedding is not None:
+            x = self.head(x, self.embedding.weight)
+        elif self.head is not None:
+            x = self.head(x)
         return x
 
 

@@ -15,12 +15,13 @@ from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
+    PrepareModuleInputOutput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
 )
 
-from shardline.components.training.model import Transformer
+from shardline.components.training.model import TiedHead, Transformer
 
 
 def share_weights(stage: Transformer, mesh: DeviceMesh) -> None:
@@ -56,7 +57,16 @@ def share_weights(stage: Transformer, mesh: DeviceMesh) -> None:
             plan[f"{layer}.{name}"] = ColwiseParallel()
         for name in ("attention.output", "feed_forward.down"):
             plan[f"{layer}.{name}"] = RowwiseParallel(output_layouts=tokens)
-    if stage.head is not None:
+    if stage.norm is not None:
         plan["norm"] = SequenceParallel(use_local_output=True)
+    if isinstance(stage.head, TiedHead):
+        # The embedding's weight is shared as a head's is: by the vocabulary.
+        plan["head"] = PrepareModuleInputOutput(
+            input_layouts=(tokens, None),
+            desired_input_layouts=(Replicate(), None),
+            output_layouts=Shard(-1),
+            desired_output_layouts=Shard(-1),
+        )
+    elif stage.head is not None:
         plan["head"] = ColwiseParallel(input_layouts=tokens)
     parallelize_module(stage, mesh, plan)

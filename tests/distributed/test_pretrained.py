@@ -30,7 +30,16 @@ from tests.pretrained import FEATURES, edit, save
 
 AGREES = 1e-12
 MUTANT = "tests.distributed.mutations:train"
-TRIED = ("two stages", "two shards", "two stages x two shards", "interleaved, two stages a rank")
+TRIED = {
+    **{
+        name: LAYOUTS[name]
+        for name in ("two stages", "two shards", "two stages x two shards", "interleaved, two stages a rank")
+    },
+    "weights shared by two": Layout(tp=2),
+    "weights shared by two, sharded by two": Layout(tp=2, dp_shard=2),
+    "weights shared by two, two stages": Layout(tp=2, pp=2),
+    "weights shared by two, both ends on a rank": Layout(tp=2, pp=2, schedule="ZBVZeroBubble", stages_per_rank=2),
+}
 
 
 class World:
@@ -74,7 +83,7 @@ def test_training_goes_on_from_the_model_and_makes_it_better(world: World) -> No
 
 @pytest.mark.parametrize("name", TRIED)
 def test_a_layout_changes_nothing(world: World, name: str) -> None:
-    run = world.run(f"under-{TRIED.index(name)}", LAYOUTS[name])
+    run = world.run(f"under-{list(TRIED).index(name)}", TRIED[name])
     assert furthest(losses(run), losses(world.reference)) <= AGREES
 
 
@@ -104,9 +113,18 @@ def test_a_fork_goes_on_without_the_model_that_its_parent_began_with(world: Worl
     assert max(abs(a - b) for a, b in zip(losses(run), expected, strict=True)) <= AGREES
 
 
-@pytest.mark.parametrize("mistake", ["tied embeddings apart", "tied embeddings counted twice"])
-def test_a_mistake_is_noticed(world: World, mistake: str) -> None:
-    run = world.run(mistake.replace(" ", "-"), LAYOUTS["two stages"], entry=MUTANT, mistake=mistake)
+@pytest.mark.parametrize(
+    ("mistake", "name"),
+    [
+        ("tied embeddings apart", "two stages"),
+        ("tied embeddings counted twice", "two stages"),
+        ("tied embeddings apart", "weights shared by two, two stages"),
+    ],
+)
+def test_a_mistake_is_noticed(world: World, mistake: str, name: str) -> None:
+    run = world.run(
+        f"{mistake.replace(' ', '-')}-{list(TRIED).index(name)}", TRIED[name], entry=MUTANT, mistake=mistake
+    )
     assert furthest(losses(run), losses(world.reference)) > 1e-9
 
 
