@@ -23,18 +23,20 @@ class Rhythm:
     """
 
     def __init__(self, pick: random.Random) -> None:
-        self._pick, self._begun = pick, False
+        self._pick, self._begun, self._told = pick, False, False
         self.due = -float("inf")
 
     def changed(self, *, now: float, spread: float) -> None:
-        """Within `spread` seconds it is to be written."""
-        self.due = min(self.due, now + self._pick.uniform(0, spread))
+        """Within `spread` seconds it is to be written: at a moment that is drawn once, whatever else changes by then."""
+        if not self._told or not spread:
+            self.due = min(self.due, now + self._pick.uniform(0, spread))
+        self._told = True
 
     def writing(self, *, now: float, beat: float, spread: float) -> None:
         """It is being written, as it is now."""
         # Agents that were started at the same moment do not beat at the same moments.
         self.due = now + (self._pick.uniform(0, beat) if spread and not self._begun else beat)
-        self._begun = True
+        self._begun, self._told = True, False
 
 
 class Presence:

@@ -165,5 +165,20 @@ def test_in_a_large_group_beats_and_what_all_tell_at_once_are_spread() -> None:
     assert max(each.due for each in rhythms) <= 10 and _most_a_second(rhythms) < 300
 
 
+def test_what_changes_again_before_it_is_written_is_written_no_earlier_for_that() -> None:
+    rhythm = Rhythm(random.Random(1))
+    rhythm.writing(now=0, beat=1000, spread=10)
+    rhythm.changed(now=0, spread=10)
+    due = rhythm.due
+    for _ in range(20):
+        rhythm.changed(now=0, spread=10)
+    assert rhythm.due == due
+    rhythm.changed(now=0, spread=0)
+    assert rhythm.due == 0
+    rhythm.writing(now=0, beat=1000, spread=10)
+    rhythm.changed(now=0, spread=10)
+    assert rhythm.due <= 10
+
+
 def _most_a_second(rhythms: list[Rhythm]) -> int:
     return max(sum(second <= each.due < second + 1 for each in rhythms) for second in range(10))
