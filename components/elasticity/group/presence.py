@@ -27,7 +27,7 @@ class Rhythm:
         self.due = -float("inf")
 
     def changed(self, *, now: float, spread: float) -> None:
-        """Within `spread` seconds it is to be written: at a moment that is drawn once, whatever else changes by then."""
+        """It is to be written within `spread` seconds, at a moment that is drawn once whatever else changes by then."""
         if not self._told or not spread:
             self.due = min(self.due, now + self._pick.uniform(0, spread))
         self._told = True
