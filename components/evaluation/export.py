@@ -28,7 +28,7 @@ from shardline.components.training.checkpoint.store import write_tensors
 
 MARKER = "export.json"
 SHARD_BYTES = 4 << 30
-_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float32}
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float32, "float8": torch.bfloat16}
 
 
 class Weights(Protocol):

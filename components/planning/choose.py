@@ -221,6 +221,8 @@ def _problem(layout: Layout, *, shape: ModelShape, config: RunConfig) -> str | N
         return f"{layout.dp} data-parallel ranks for {microbatches} microbatches"
     if layout.tp > 1 and config.model.class_:
         return f"tp does not know how to share the weights of {config.model.class_}: use dp_shard, cp or pp"
+    if layout.tp > 1 and training.precision == "float8":
+        return "tp does not go with float8: use dp_shard, cp or pp, or take bf16"
     if training.compile and layout.tp > 1:
         return "torch 2.13 can't compile layers whose weights are shared by tp: set training.compile to false"
     if layout.pp > 1:

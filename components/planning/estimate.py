@@ -15,8 +15,9 @@ from shardline.components.common.config.training_schema import Training
 from shardline.components.planning.layout import Layout, split_layers
 
 #: Bytes a parameter: the master value, its gradient and AdamW's two moments.
-_STATE_BYTES = {"fp32": 16, "bf16": 16, "fp64": 32}
-_COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp64": 8}
+_STATE_BYTES = {"fp32": 16, "bf16": 16, "fp64": 32, "float8": 16}
+#: What float8 keeps for the backward pass is what it rounds, as torchao rounds it again there.
+_COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp64": 8, "float8": 2}
 #: Ways to recompute, the cheapest first, and the share of the work that is not done twice. A forward pass is a third of
 #: a step; the cheap part of it, all but matrix products and attention, is small beside them (arXiv:2205.05198).
 _USEFUL = {"none": 1.0, "selective": 0.97, "full": 0.75}

@@ -21,14 +21,16 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from shardline.components.common.config.presets import ModelShape
 from shardline.components.common.errors import EnvironmentLacking, UserError
 from shardline.components.planning.layout import Layout, Place, split_layers
+from shardline.components.training import float8
 from shardline.components.training.attention import WholeSamples
 from shardline.components.training.classes import MODEL_KEY, check_stages, model_class
 from shardline.components.training.context import SharedSamples
 from shardline.components.training.initial import initialise
 from shardline.components.training.model import Transformer
 
-#: What parameters are kept in, by `training.precision`. bf16 keeps fp32 and computes in bf16.
-PARAMETER_DTYPES = {"fp32": torch.float32, "bf16": torch.float32, "fp64": torch.float64}
+#: What parameters are kept in, by `training.precision`. bf16 keeps fp32 and computes in bf16, and so does float8.
+PARAMETER_DTYPES = {"fp32": torch.float32, "bf16": torch.float32, "fp64": torch.float64, "float8": torch.float32}
+_MIXED = ("bf16", "float8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +81,13 @@ def lay_out(
         named: the class of a model of one's own, as the config names it.
 
     Raises:
-        EnvironmentLacking: to compile takes a C++ compiler.
+        EnvironmentLacking: to compile takes a C++ compiler, and float8 a device for it and torchao.
         UserError: there is no such class, or it is not one that can be laid out so.
     """
     if compiled:
         _check_compiler()
+    if precision == "float8":
+        float8.check(device)
     # Ranks that share samples hold the same parameters, so the two axes of context and shards are one to FSDP.
     mesh = init_device_mesh(
         device.type,
@@ -115,10 +119,12 @@ def lay_out(
                     hint="use dp_shard, cp or pp",
                 )
             share_weights(stage, mesh["tp"])
+        if precision == "float8":
+            float8.use_float8(layers_of(stage))
         if compiled:
             for layer in layers_of(stage):
                 layer.compile()
-        if layout.dp * layout.cp > 1 or precision == "bf16":
+        if layout.dp * layout.cp > 1 or precision in _MIXED:
             data_mesh = mesh["dp_replicate", "dp_shard_cp"] if layout.dp_replicate > 1 else mesh["dp_shard_cp"]
             _shard(stage, data_mesh, layout, precision)
         stage.to_empty(device=device)
@@ -155,7 +161,7 @@ def _check_compiler() -> None:
 def _shard(stage: nn.Module, mesh: DeviceMesh, layout: Layout, precision: str) -> None:
     policy = (
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        if precision == "bf16"
+        if precision in _MIXED
         else MixedPrecisionPolicy()
     )
     reshard = layout.reshards

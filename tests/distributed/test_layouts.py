@@ -152,6 +152,19 @@ def test_compiled_layers_and_mixed_precision_train_the_same_model(world: World) 
     assert 0 < differing(losses(bf16), losses(world.reference)) < 1e-2
 
 
+@pytest.mark.timeout(900)
+def test_layers_in_float8_train_about_the_same_model_and_go_on_under_another_layout(world: World) -> None:
+    """Its products have three bits or two behind the leading one."""
+    first, all_of_it = (
+        runs.make_config(world.root, run="float8", steps=steps, overrides=("training.precision=float8",))
+        for steps in (_FEW, 2 * _FEW)
+    )
+    arguments = {"entry": "tests.distributed.emulating:train", "dataset": world.dataset}
+    train(first, Layout(dp_shard=2, recompute="selective"), **arguments)
+    run = train(all_of_it, V, **arguments)
+    assert 1e-4 < differing(losses(run), losses(world.reference)) < 0.2
+
+
 MISTAKES = {
     "context without its offset": Layout(cp=2),
     "context in a row": Layout(cp=2),

@@ -43,8 +43,8 @@ def broken_rules(config: RunConfig) -> Iterator[Problem]:
     for number, stage in enumerate(training.stages):
         if stage.global_batch:
             yield from _batch(f"training.stages.{number}.global_batch", stage.global_batch, training.microbatch)
-    if training.precision == "float8":
-        rule = "is not supported: it needs torchao and GPUs of compute capability 8.9 or more; take bf16"
+    if training.precision == "float8" and config.resources.device == "cpu":
+        rule = "needs GPUs of compute capability 8.9 or more, and resources.device is cpu; take bf16"
         yield Problem("training.precision", rule)
     if shape:
         yield from _layout(training, shape)

@@ -156,7 +156,8 @@ class Training(Section):
     """The checkpoint that the run begins from, with its optimizer and data position, instead of initial values; of
     several the mean."""
     precision: Literal["fp32", "bf16", "fp64", "float8"] = identity("fp32")
-    """Of parameters and activations in the step; bf16 keeps fp32 master weights and reduces in fp32."""
+    """Of parameters and activations in the step; bf16 keeps fp32 master weights and reduces in fp32. float8 is bf16
+    whose layers multiply in float8, on GPUs that can and with torchao."""
     window: int = identity(64, ge=1, le=1 << 20)
     """Row groups that are shuffled together: a larger window is closer to a full shuffle and reads further ahead."""
     mixture: Mixture | None = identity(None)

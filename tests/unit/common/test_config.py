@@ -37,6 +37,13 @@ def problems(text: str = BASE, *overrides: str) -> list[str]:
     return caught.value.problems
 
 
+def test_float8_goes_with_no_cpu() -> None:
+    assert load(BASE, "training.precision=float8").training.precision == "float8"
+    (problem,) = problems(BASE, "training.precision=float8", "resources.device=cpu")
+    rule = "needs GPUs of compute capability 8.9 or more, and resources.device is cpu; take bf16"
+    assert problem == f'--set: training.precision = "float8": {rule}'
+
+
 def test_a_model_of_ones_own_goes_with_no_foreign_values_and_no_tied_embeddings() -> None:
     own = "model.class=mine.models:Decoder"
     assert load(configs.dump(load(BASE, own))).model.class_ == "mine.models:Decoder"

@@ -122,6 +122,14 @@ def test_a_model_of_ones_own_is_never_laid_out_over_tensor_parallel_ranks() -> N
         choose(config(own, "training.layout.tp=2"), world=2, vocab=300)
 
 
+def test_float8_is_never_laid_out_over_tensor_parallel_ranks_and_keeps_what_bf16_keeps() -> None:
+    chosen = choose(config("training.precision=float8"), world=2, vocab=300)
+    assert chosen.layout.tp == 1
+    assert chosen.estimate == choose(config("training.precision=bf16"), world=2, vocab=300).estimate
+    with pytest.raises(UserError, match="tp does not go with float8: use dp_shard, cp or pp, or take bf16"):
+        choose(config("training.precision=float8", "training.layout.tp=2"), world=2, vocab=300)
+
+
 def test_ranks_that_share_tensors_and_samples_are_next_to_each_other() -> None:
     layout = Layout(dp_replicate=2, tp=2, cp=3, pp=2)
     assert layout.world == 24
