@@ -230,6 +230,20 @@ def test_a_signal_saves_and_ends_one_agent(group: Callable[..., Group], undistur
     runs.same_result(two.run, undisturbed, steps=STEPS)
 
 
+def test_a_signal_ends_one_that_waits_for_others(group: Callable[..., Group], undisturbed: Storage) -> None:
+    two = group("2")
+    two.start()
+    two.wait_for(lambda: len(two.board.members()) == 1 and two.board.state()[0] is not None)
+    (waiting,) = two.processes
+    waiting.terminate()
+    assert waiting.wait(PATIENCE) == 143, two.errors()
+    assert "checkpoint" not in two.errors() and catalog.current(two.run) is None
+    two.start(2)
+    assert sorted(two.ends()) == [0, 0, 143], two.errors()
+    assert runs.worlds(two.run) == [2]
+    runs.same_result(two.run, undisturbed, steps=STEPS)
+
+
 def test_an_error_that_would_come_again_ends_all(group: Callable[..., Group]) -> None:
     two = group("2", overrides=("training.layout={pp: 3, dp_shard: 1}", "model.layers=3"))
     two.start(2)

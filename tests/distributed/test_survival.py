@@ -43,11 +43,11 @@ def undisturbed(root: Path) -> Storage:
     return run_storage(config)
 
 
-def start_training(root: Path, config: RunConfig) -> subprocess.Popen[str]:
+def start_training(root: Path, config: RunConfig, *, command: str = "train") -> subprocess.Popen[str]:
     path = root / f"{config.run}.yaml"
     path.write_text(configs.dump(config), encoding="utf-8")
     return subprocess.Popen(
-        [sys.executable, "-m", "shardline.pipelines.cli.main", "train", str(path)],
+        [sys.executable, "-m", "shardline.pipelines.cli.main", command, str(path)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -154,6 +154,26 @@ def test_sigterm_saves_ends_in_order_and_says_where_training_goes_on(
         assert f"going on from the checkpoint of step {saved.step}" in errors(process).splitlines()
     assert runs.done_anew(run) == []
     runs.same_result(run, undisturbed, steps=STEPS)
+
+
+def test_an_evaluation_that_is_terminated_leaves_no_result_and_is_done_by_the_same_command(
+    root: Path, config: RunConfig
+) -> None:
+    run = run_storage(config)
+    shard(config)
+    few = runs.make_config(root, run=config.run, steps=10, overrides=OVERRIDES)
+    with start_training(root, few) as process:
+        assert process.wait(PATIENCE) == 0, errors(process)
+    with start_training(root, few, command="evaluate") as process:
+        wait_for(lambda: bool(workers(run)), process)
+        process.terminate()
+        assert process.wait(PATIENCE) == 143
+        assert "evaluate: stopped" in errors(process).splitlines()
+    assert nobody_left(run)
+    assert not run.names("evaluation")
+    with start_training(root, few, command="evaluate") as process:
+        assert process.wait(PATIENCE) == 0, errors(process)
+    assert run.names("evaluation")
 
 
 def test_a_second_sigterm_is_not_waited_for(root: Path) -> None:
