@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,24 @@ def test_a_pod_that_is_deleted_comes_back_and_nothing_is_lost(make: Make, undist
     run.until(lambda: len(runs.worlds(run.run)) > 1, "another generation trains")
     run.trained()
     assert run.namespace.starts(survivor) == {before[survivor]: 1}
+    runs.same_result(run.run, undisturbed, steps=STEPS)
+
+
+def test_a_job_that_is_suspended_for_longer_than_ended_ones_stay_goes_on(make: Make, undisturbed: Storage) -> None:
+    run = make("held", workers={"replicas": 2, "min": 1, "max": 2}, overrides=("kubernetes.ttl=10",))
+    run.shard()
+    run.apply("train")
+    run.until(lambda: len(run.workers()) == 2 and runs.saved(run.run, 10), "two workers train")
+    run.client.patch("PyTorchJob", run.name, {"spec": {"runPolicy": {"suspend": True}}})
+    run.until(lambda: run.phase() == "suspended" and not run.namespace.pods(), "it is suspended, without a pod")
+    saved = runs.last_saved(run.run)
+    time.sleep(20)
+    assert run.phase() == "suspended"
+    run.client.patch("PyTorchJob", run.name, {"spec": {"runPolicy": {"suspend": False}}})
+    run.until(lambda: bool(run.workers()), "workers are back")
+    # It may be gone soon after its end.
+    run.until(lambda: run.phase() in ("succeeded", "gone"), "training has ended", seconds=400)
+    assert runs.last_saved(run.run) == STEPS > saved and not runs.done_anew(run.run)
     runs.same_result(run.run, undisturbed, steps=STEPS)
 
 

@@ -230,6 +230,21 @@ def test_a_signal_saves_and_ends_one_agent(group: Callable[..., Group], undistur
     runs.same_result(two.run, undisturbed, steps=STEPS)
 
 
+def test_all_are_ended_by_a_signal_and_the_next_ones_of_the_same_group_go_on(
+    group: Callable[..., Group], undisturbed: Storage
+) -> None:
+    two = group("1:2")
+    two.start(2)
+    two.wait_for(lambda: two.running(2) and two.saved(10))
+    for each in two.processes:
+        each.terminate()
+    assert two.ends() == [143, 143], two.errors()
+    two.start(2)
+    assert sorted(two.ends()) == [0, 0, 143, 143], two.errors()
+    assert runs.done_anew(two.run) == []
+    runs.same_result(two.run, undisturbed, steps=STEPS)
+
+
 def test_a_signal_ends_one_that_waits_for_others(group: Callable[..., Group], undisturbed: Storage) -> None:
     two = group("2")
     two.start()
