@@ -1,7 +1,8 @@
 """A run in Kubeflow, followed to its end, and what really ended it.
 
 Called by `shardline submit --wait` and `shardline submitted --wait`. Kubeflow tells that a task failed and not why, as
-its error fields stay empty; the run folder has the reason, classified, which a step leaves there before it ends.
+its error fields stay empty; the run folder has the reason, classified, which a step leaves there before it ends. Of a
+step that could not even begin, or was killed, its pods tell.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from shardline.components.common.steps import STEPS
 from shardline.components.common.storage import Storage
 from shardline.components.common.streams import read_all
 from shardline.components.evaluation.gate import enforce
+from shardline.pipelines.kubeflow import pods
 from shardline.pipelines.kubeflow.client import Client
 from shardline.pipelines.kubeflow.failures import Unreachable
 from shardline.pipelines.kubeflow.records import AT_WORK, KubeflowRun, Task
@@ -37,8 +39,9 @@ from shardline.pipelines.watch import Watcher
 _POLL_SECONDS = 5.0
 #: How long Kubeflow may be away while a run is followed: an upgrade of its API server takes a few minutes.
 _PATIENCE_SECONDS = 600.0
-#: From a task's start to its step's: scheduling, and the image of some gigabytes.
+#: From a task's start to its step's: scheduling, and the image of some gigabytes. What is in the way is told before.
 _SLOW_START_SECONDS = 180.0
+_START_SECONDS = 20.0
 #: By as much the clocks of a pod and of Kubeflow may differ.
 _SKEW = timedelta(seconds=60)
 
@@ -107,12 +110,17 @@ class _Waiting:
             self._heard = time.monotonic()
 
     def _look_for_slow_start(self) -> None:
-        """Say where to look when a task runs, says Kubeflow, and its step does not begin: so looks a missing image."""
+        """Say what is in the way when a task runs, says Kubeflow, and its step does not begin, or where to look."""
         for task in self.run.tasks:
             if self.folder is None or task.name not in STEPS or task.state not in AT_WORK:
                 continue
             began = self._since.setdefault(task.name, time.monotonic())
-            if time.monotonic() - began > _SLOW_START_SECONDS and not self._has_begun(task, self.folder):
+            waited = time.monotonic() - began
+            if waited < _START_SECONDS or self._has_begun(task, self.folder):
+                continue
+            for line in pods.obstacles(self.run.id, namespace=_namespace(self.client)):
+                self._once(line)
+            if waited > _SLOW_START_SECONDS:
                 minutes = _SLOW_START_SECONDS / 60
                 text = f"{task.name} has written nothing to {self.folder.url} for {minutes:.0f} minutes"
                 self._once(f"{text}; {_pods_hint(self.client, task)}")
@@ -189,13 +197,20 @@ def _unexplained(client: Client, run: KubeflowRun) -> EnvironmentLacking:
         hint = f"look at {link(client, run.id)}"
         return EnvironmentLacking(f"run {run.id} failed, and no step left a word of it", hint=hint)
     message = f"{task.name} failed and left no word of it: it was killed, or its pod could not start"
-    return EnvironmentLacking(message, where=f"run {run.id}", hint=_pods_hint(client, task))
+    error = EnvironmentLacking(message, where=f"run {run.id}", hint=_pods_hint(client, task))
+    for line in pods.last_words(run.id, namespace=_namespace(client)):
+        error.add_note(line)
+    return error
 
 
 def _pods_hint(client: Client, task: Task) -> str:
-    namespace = client.namespace or "kubeflow"
     pod = task.pod or "POD"
-    return f"`kubectl --namespace {namespace} describe pod {pod}` tells of memory, images, secrets and quota"
+    return f"`kubectl --namespace {_namespace(client)} describe pod {pod}` tells of memory, images, secrets and quota"
+
+
+def _namespace(client: Client) -> str:
+    """Where the pods of runs are."""
+    return client.namespace or "kubeflow"
 
 
 def link(client: Client, run: str) -> str:

@@ -13,7 +13,11 @@ from shardline.components.common.errors import UserError
 from shardline.components.common.kubernetes.render import render
 from shardline.components.elasticity.budget.verdict import Limits
 from shardline.components.elasticity.launcher import KIND, Launch, launch
+from shardline.pipelines.kubeflow import pods
+from tests.cluster import scripts
 from tests.cluster.jobs import ClusterRun, Make
+from tests.cluster.kube import Cluster, Namespace
+from tests.cluster.pods import NodePython
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -83,3 +87,24 @@ def test_the_launcher_tells_what_keeps_workers_from_running(make: Make, what: st
         run.until(lambda: any(re.search(told, line) for line in lines), f"the launcher tells of {what}", seconds=60)
     # Once, however long it waits.
     assert sum(bool(re.search(told, line)) for line in lines) == 1, lines
+
+
+def test_the_pods_of_a_pipeline_tell_why_they_do_not_start_and_how_they_ended(
+    cluster: Cluster, namespace: Namespace, node_python: NodePython, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As whoever waits for a run in Kubeflow sees it, by the label that it puts on them."""
+    if cluster.box:
+        monkeypatch.setenv("KUBECONFIG", str(scripts.kubeconfig()))
+    ended = NodePython(node_python.image, "python3").spec("-c", "import sys; sys.exit(3)")
+    stuck = {**ended, "containers": [{**ended["containers"][0], "image": "localhost/none:1"}]}
+    for name, spec in {"ended": ended, "stuck": stuck}.items():
+        labels = {pods.RUN_LABEL: "a-run"}
+        meta = {"name": name, "labels": labels}
+        namespace.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+    def told() -> bool:
+        found = pods.obstacles("a-run", namespace=namespace.name), pods.last_words("a-run", namespace=namespace.name)
+        return all(found) and "stuck: its image cannot be pulled" in found[0][0] and "code 3" in found[1][0]
+
+    namespace.until(told, "both are told of", seconds=60)
+    assert pods.obstacles("another-run", namespace=namespace.name) == []

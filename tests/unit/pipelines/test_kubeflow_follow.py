@@ -22,6 +22,8 @@ from shardline.components.common.streams import now as time_now
 from shardline.pipelines.kubeflow import follow
 from tests.commands import COMMAND, SMALL, environment, eventually, write
 from tests.kubeflow import Done, KubeflowServer, command, set_state, set_tasks
+from tests.serving import serving
+from tests.unit.common.kubernetes.test_client import Server, kubeconfig
 
 Wait = Callable[..., Done]
 Look = Callable[[dict[str, Any]], None]
@@ -158,6 +160,7 @@ def test_an_api_server_that_is_away_for_a_while(
 def test_a_pod_that_does_not_start_is_pointed_to_once(
     wait: Wait, server: KubeflowServer, config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(follow, "_START_SECONDS", 0.05)
     monkeypatch.setattr(follow, "_SLOW_START_SECONDS", 0.1)
     waits = to("RUNNING", shard="RUNNING")
     server.on_look = looks(*[waits] * 8, succeed(config, passed=True))
@@ -170,6 +173,54 @@ def test_a_pod_that_does_not_start_is_pointed_to_once(
     monkeypatch.setattr(follow, "_SKEW", timedelta(hours=1))
     server.on_look = looks(*[waits] * 8, to("SUCCEEDED"))
     assert "has written nothing" not in wait().stderr
+
+
+def pod(name: str, **status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": status}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """The API server of the cluster that Kubeflow is in, with the pods of its `answers`."""
+    with serving(Server()) as server:
+        kubeconfig(tmp_path, monkeypatch, f"http://127.0.0.1:{server.server_address[1]}")
+        yield server
+
+
+def pods(*found: dict[str, Any]) -> list[tuple[int, Any]]:
+    return [(200, {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [*found]})]
+
+
+def test_what_keeps_a_pod_from_running_is_told_once(
+    wait: Wait, server: KubeflowServer, cluster: Server, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_START_SECONDS", 0.1)
+    waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+    cluster.answers = pods(pod("small-shard-1", containerStatuses=[{"state": {"waiting": waiting}}]))
+    server.on_look = looks(*[to("RUNNING", shard="RUNNING")] * 8, succeed(config, passed=True))
+    done = wait()
+    assert done.returncode == 0
+    assert done.stderr.count("small-shard-1: its image cannot be pulled: Back-off pulling image") == 1
+    (run,) = server.all("runs")
+    asked = cluster.requests[0]
+    assert asked["path"] == "/api/v1/namespaces/kubeflow/pods"
+    assert asked["query"]["labelSelector"] == f"pipeline/runid={run['run_id']}"
+
+
+def test_a_pod_that_was_killed_has_the_last_word_of_a_step_that_left_none(
+    wait: Wait, server: KubeflowServer, cluster: Server, config: RunConfig
+) -> None:
+    ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-12-03T02:30:00Z"}
+    cluster.answers = pods(pod("small-train-1", containerStatuses=[{"state": {"terminated": ended}}]))
+    server.on_look = to("FAILED", train="FAILED")
+    done = wait()
+    assert done.returncode == 3
+    assert "train failed and left no word of it" in done.stderr
+    assert "small-train-1 ended with exit code 137 (OOMKilled)" in done.stderr
+    # Whoever may not look at pods follows all the same.
+    cluster.answers = [(403, {"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no"})]
+    done = wait()
+    assert done.returncode == 3 and "describe pod small-train-1" in done.stderr and "orbidden" not in done.stderr
 
 
 def test_a_cancelled_run(wait: Wait, server: KubeflowServer, config: RunConfig) -> None:
