@@ -63,6 +63,12 @@ def down() -> None:
     _run("down.sh")
 
 
+def base_image() -> Path:
+    """The archive of the image that pods on the box run on, Debian with Python; made where it is not there."""
+    _run("base.sh")
+    return folder() / "images" / "base-1.tar"
+
+
 def node(verb: str, name: str) -> None:
     """`up`, or `kill`, which is a power cut."""
     _run("node.sh", verb, name)

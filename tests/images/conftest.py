@@ -1,20 +1,16 @@
-"""The images that the tests of this folder look at: built once, by the commands that a user has, from a base made here.
+"""The images that the tests of this folder look at, built by the commands that a user has, on the base of the box.
 
 Not part of the default suite: `make test-images` runs it. SHARDLINE_TEST_BASE_IMAGE names another base, to be pulled.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.images.containers import Builder, Image, lacking
-
-BASE = "localhost/base:1"
+from tests.images.containers import builder as made
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,21 +21,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def builder() -> Iterator[Builder]:
-    # Not pytest's own folders, of which it keeps some: these are large.
-    with tempfile.TemporaryDirectory(prefix="shardline-images-") as folder:
-        # Any user looks up what lies in it.
-        Path(folder).chmod(0o755)
-        builder = Builder(Path(folder))
+    with made() as builder:
         yield builder
-        builder.remove_all()
 
 
 @pytest.fixture(scope="session")
 def base(builder: Builder) -> str:
-    given = os.environ.get("SHARDLINE_TEST_BASE_IMAGE")
-    if not given:
-        builder.base(BASE)
-    return given or BASE
+    return builder.base()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,9 @@ from tests.images.containers import Builder
 
 def with_torch(builder: Builder, base: str, version: str, folder: Path) -> str:
     """An image like `base` with a package that calls itself torch `version`."""
+    name = f"localhost/with-torch:{version.replace('+', '-')}-{builder.identity(base)[:12]}"
+    if builder.has(name):  # made again it would be another, and so would all that is built on it
+        return name
     packages = folder / "usr/lib/python3/dist-packages"
     (packages / "torch").mkdir(parents=True)
     (packages / "torch/__init__.py").write_text(f'__version__ = "{version}"\n')
@@ -18,7 +21,6 @@ def with_torch(builder: Builder, base: str, version: str, folder: Path) -> str:
     (packages / f"torch-{version}.dist-info/METADATA").write_text(
         f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
     )
-    name = f"localhost/with-torch:{version.replace('+', '-')}"
     builder.image_of(name, folder, base=base)
     return name
 

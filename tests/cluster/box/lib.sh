@@ -58,3 +58,12 @@ wait_for() {
     sleep 0.2
   done
 }
+
+# image NAME:TAG SOURCE MKIMAGE-ARGUMENTS...: the archive of an image; one that is newer than SOURCE stays.
+image() {
+  local name=$1 source=$2 out; shift 2
+  out=$IMAGES/$(tr : - <<<"$name").tar
+  if [ ! "$out" -nt "$source" ] || [ ! "$out" -nt "$HERE/mkimage.py" ]; then
+    python3 "$HERE/mkimage.py" "$out" "localhost/$name" "$@"
+  fi
+}
