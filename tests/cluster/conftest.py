@@ -25,7 +25,7 @@ from shardline.components.elasticity.local import local_agent
 from shardline.components.sharding import step as sharding
 from shardline.components.training import step as training
 from tests.cluster import scripts
-from tests.cluster.jobs import BUCKET, KEYS, OVERRIDES, STEPS, ClusterRun, Make, cluster_run
+from tests.cluster.jobs import BUCKET, CORPUS, KEYS, OVERRIDES, STEPS, ClusterRun, Make, cluster_run, of_checkout
 from tests.cluster.kube import Cluster, Namespace, await_removal, fresh_namespace
 from tests.cluster.pods import S3, NodePython, s3_server
 from tests.contract.servers import lacking
@@ -176,15 +176,8 @@ def failed(request: pytest.FixtureRequest) -> Callable[[], bool]:
 
 
 @pytest.fixture
-def make(
-    cluster: Cluster,
-    privileged_namespace: Namespace,
-    node_python: NodePython,
-    s3_in_cluster: S3,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> Make:
-    """Makes a run whose corpus and storage are on an S3 server in the cluster."""
+def corpus_in_s3(cluster: Cluster, s3_in_cluster: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> S3:
+    """The S3 server with the corpus of every run on it; the environment of the test leads there, and to the cluster."""
     for name, value in {**KEYS, "AWS_ENDPOINT_URL": s3_in_cluster.outside}.items():
         monkeypatch.setenv(name, value)
     if cluster.box:
@@ -193,16 +186,21 @@ def make(
     files = s3fs.S3FileSystem(skip_instance_cache=True)
     files.mkdir(BUCKET)
     runs.write_corpus(tmp_path / "corpus")
-    files.put(str(tmp_path / "corpus"), f"{BUCKET}/corpus", recursive=True)
+    files.put(str(tmp_path / "corpus"), CORPUS, recursive=True)
+    return s3_in_cluster
+
+
+@pytest.fixture
+def make(privileged_namespace: Namespace, node_python: NodePython, corpus_in_s3: S3) -> Make:
+    """Makes a run whose corpus and storage are on an S3 server in the cluster."""
 
     def make(name: str, *, workers: dict[str, object], overrides: tuple[str, ...] = ()) -> ClusterRun:
         return cluster_run(
             name,
             namespace=privileged_namespace,
-            python=node_python,
-            s3=s3_in_cluster,
-            corpus=f"s3://{BUCKET}/corpus",
-            steps=STEPS,
+            image=node_python.image,
+            patch=of_checkout(node_python, name),
+            s3=corpus_in_s3,
             workers=workers,
             overrides=(*OVERRIDES, *overrides),
         )

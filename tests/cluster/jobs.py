@@ -1,12 +1,13 @@
 """A run whose steps are jobs of the cluster, applied as `shardline render` prints them. Called by the tests.
 
-What runs in the pods is this checkout, by patches in the run's own config; all else is rendered as for a user.
+What runs in the pods is an image of ours, or this checkout by patches in the run's own config; all else is rendered as
+for a user.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.cluster.pods import S3, NodePython
 from tests.distributed.runs import CONFIG
 
 BUCKET = "runs"
+CORPUS = f"s3://{BUCKET}/corpus"
 STEPS = 120
 OVERRIDES = ("training.checkpoint.every=10", "training.schedule.decay_steps=120", "monitoring.flush_seconds=0.5")
 #: Of an S3 server that takes any.
@@ -103,26 +105,30 @@ def cluster_run(
     name: str,
     *,
     namespace: Namespace,
-    python: NodePython,
+    image: str,
     s3: S3,
-    corpus: str,
-    steps: int,
+    steps: int = STEPS,
     workers: dict[str, Any],
     overrides: tuple[str, ...] = (),
+    patch: Sequence[dict[str, Any]] = (),
 ) -> ClusterRun:
-    """A run with its access rights in place; the environment has to lead to the S3 server from here."""
+    """A run with its access rights in place; the environment has to lead to the S3 server from here.
+
+    Args:
+        patch: what is changed of what is rendered, as `kubernetes.patch` has it.
+    """
     kubernetes = {
-        "image": python.image,
+        "image": image,
         "namespace": namespace.name,
         "env": {"AWS_ENDPOINT_URL": s3.inside, "PYTHONDONTWRITEBYTECODE": "1"},
         "secrets": {"s3": "all"},
         "workers": {"cpu": "1", "memory": "3Gi", "shm": "64Mi", **workers},
         "sharding": {"parts": 3, "cpu": "500m", "memory": "1Gi"},
         "grace": 30,
-        "patch": _patches(python, name),
+        "patch": list(patch),
     }
     namespace.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}, "stringData": KEYS})
-    text = CONFIG.format(run=name, root=f"s3://{BUCKET}/{name}", corpus=corpus, steps=steps)
+    text = CONFIG.format(run=name, root=f"s3://{BUCKET}/{name}", corpus=CORPUS, steps=steps)
     text += f"kubernetes: {json.dumps(kubernetes)}\nelastic: {{grace: 20}}\n"
     loaded = configs.parse(text, source=name, overrides=overrides, ignore_environment=True)
     run = ClusterRun(loaded, namespace, Client.connect(namespace=namespace.name))
@@ -134,7 +140,7 @@ def cluster_run(
 Make = Callable[..., ClusterRun]
 
 
-def _patches(python: NodePython, run: str) -> list[dict[str, Any]]:
+def of_checkout(python: NodePython, run: str) -> list[dict[str, Any]]:
     """Have `shardline` mean this checkout: the command of each container, and the folders of the node it mounts."""
     config = "/etc/shardline/config.yaml"
     found = [_patch(python, "PyTorchJob", run, container="pytorch", command=["worker", config])]

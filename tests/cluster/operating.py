@@ -131,7 +131,15 @@ class Sleepers:
     """A job whose workers sleep, and the folder of its run, in which the test writes what training would."""
 
     def __init__(
-        self, namespace: Namespace, python: NodePython, root: Path, name: str, *, workers: int, least: int, most: int
+        self,
+        namespace: Namespace,
+        python: NodePython,
+        root: Path | str,
+        name: str,
+        *,
+        workers: int,
+        least: int,
+        most: int,
     ) -> None:
         self.namespace, self.name = namespace, name
         self.client = Client.connect(namespace=namespace.name)

@@ -6,11 +6,13 @@ and keeps what it built in `folder()`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 BOX = Path(__file__).parent / "box"
@@ -67,6 +69,16 @@ def base_image() -> Path:
     """The archive of the image that pods on the box run on, Debian with Python; made where it is not there."""
     _run("base.sh")
     return folder() / "images" / "base-1.tar"
+
+
+@contextlib.contextmanager
+def on_nodes(archive: Path, *, name: str) -> Iterator[None]:
+    """Have the nodes hold the image in `archive`, which is called `name` there, for the length of the block."""
+    try:
+        _run("image.sh", "add", str(archive))
+        yield
+    finally:
+        _run("image.sh", "remove", name)
 
 
 def node(verb: str, name: str) -> None:
