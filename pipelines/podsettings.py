@@ -17,8 +17,8 @@ from shardline.components.common.config import RunConfig
 from shardline.components.common.config.kubernetes_schema import Toleration
 from shardline.components.common.errors import UserError
 
-#: The steps that need no torch.
-_LIGHT = ("shard", "report")
+#: The steps whose own pods need no torch: in a cluster `train` has a job do it, and follows that.
+_LIGHT = ("shard", "plan", "train", "report")
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
 

@@ -77,7 +77,7 @@ def test_names_and_images_are_those_of_the_config(package: dict[str, Any]) -> No
     assert "pip install" not in str(found)
     lighter = PodSettings(image="full:1", light_image="light:1")
     images = {name: each["image"] for name, each in containers(compiled(pods=lighter)[0]).items()}
-    assert images == {name: "light:1" if name in ("shard", "report") else "full:1" for name in STEPS}
+    assert images == {name: "full:1" if name == "evaluate" else "light:1" for name in STEPS}
 
 
 def test_every_pod_keeps_to_the_rules_of_a_restricted_namespace(package: dict[str, Any]) -> None:
