@@ -34,13 +34,17 @@ from tests.kustomize import build
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(600)
 
-#: What a pipeline's train task runs, between the artifacts that KFP hands to it and takes from it.
-TRAIN = """
+#: What a pipeline's plan and train tasks run, between the artifacts that KFP hands to them and takes from them.
+TASKS = """
 import os, pathlib, types
+from shardline.components.planning.component import plan
 from shardline.components.training.component import train
-config, checkpoint = (types.SimpleNamespace(path=f"/tmp/{name}", metadata={}) for name in ("config", "checkpoint"))
+config, layout, checkpoint = (
+    types.SimpleNamespace(path=f"/tmp/{name}", metadata={}) for name in ("config", "layout", "checkpoint")
+)
 pathlib.Path(config.path).write_text(os.environ["CONFIG"])
-train.python_func(config=config, layout=None, checkpoint=checkpoint)
+plan.python_func(config=config, dataset=None, layout=layout)
+train.python_func(config=config, layout=layout, checkpoint=checkpoint)
 print(pathlib.Path(checkpoint.path).read_text())
 """
 
@@ -139,10 +143,10 @@ def ready_operators(namespace: Namespace) -> int:
 
 
 def launch(run: ClusterRun, image: str, s3: S3) -> None:
-    """Start the train task of a pipeline, with the launcher's ServiceAccount and its Role."""
+    """Start a pipeline's plan and train tasks as one pod, with the launcher's ServiceAccount and its Role."""
     env = {**KEYS, "AWS_ENDPOINT_URL": s3.inside, "CONFIG": configs.dump(run.loaded.config)}
     rights = {"serviceAccountName": "shardline-launcher", "automountServiceAccountToken": True}
-    run.namespace.create(pod("launcher", NodePython(image, "python3").spec("-c", TRAIN, env=env, **rights)))
+    run.namespace.create(pod("launcher", NodePython(image, "python3").spec("-c", TASKS, env=env, **rights)))
 
 
 def test_the_launcher_makes_a_job_and_follows_it_to_its_end(make: Make, image: str, corpus_in_s3: S3) -> None:
@@ -151,7 +155,7 @@ def test_the_launcher_makes_a_job_and_follows_it_to_its_end(make: Make, image: s
     launch(run, image, corpus_in_s3)
     log = run.namespace.succeeded("launcher", seconds=300)
     assert f"created PyTorchJob {run.name}" in log
-    assert run.phase() == "succeeded"
+    assert run.phase() == "succeeded" and run.run.exists("plan.json")
     assert json.loads(log[log.index("{\n") :])["step"] == 20
 
 
