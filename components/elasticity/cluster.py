@@ -18,11 +18,11 @@ from shardline.components.common.kubernetes.render import render
 from shardline.components.common.owner import FENCE_VARIABLE
 from shardline.components.common.runfolder import run_storage
 from shardline.components.common.storage import Storage
+from shardline.components.elasticity import workflow
 from shardline.components.elasticity.budget.nodes import BadNodes
 from shardline.components.elasticity.budget.verdict import Limits
-from shardline.components.elasticity.jobstate import is_cancelled
 from shardline.components.elasticity.launcher import Launch, launch
-from shardline.components.elasticity.pod import Pod, in_cluster, this_pod
+from shardline.components.elasticity.pod import in_cluster, this_pod
 
 
 def is_here(loaded: Loaded) -> bool:
@@ -37,38 +37,38 @@ def train(loaded: Loaded) -> None:
         ShardlineError: what ended it.
         Stopped: this step was ended; the job goes on, unless the pipeline's run was cancelled.
     """
-    namespace = loaded.config.kubernetes.namespace
-    client = Client.connect(namespace=namespace)
+    client = Client.connect(namespace=loaded.config.kubernetes.namespace)
     pod = this_pod(client)
-    workflow = client.get("Workflow", pod.workflow, namespace=pod.namespace) if pod.workflow else None
+    found = client.get(workflow.KIND, pod.workflow, namespace=pod.namespace) if pod.workflow else None
+    launch(client, launch_of(client, loaded, step_of=found, identity=f"{pod.name}-{uuid.uuid4().hex[:8]}"))
+
+
+def launch_of(client: Client, loaded: Loaded, *, step_of: dict[str, Any] | None, identity: str) -> Launch:
+    """What to launch for a run.
+
+    Args:
+        step_of: the Workflow that the launcher is a step of.
+        identity: of the launcher.
+    """
     nodes = BadNodes(Storage(loaded.config.storage))
     manifests = render(loaded, only=("train",), aside=nodes.names())
     # An owner in another namespace would have it collected at once.
-    if workflow is not None and pod.namespace == namespace:
-        manifests = [_owned(each, workflow) for each in manifests]
-    launch(
-        client,
-        Launch(
-            manifests=manifests,
-            run=run_storage(loaded.config),
-            identity=f"{pod.name}-{uuid.uuid4().hex[:8]}",
-            limits=Limits.of(loaded.config),
-            cancelled=lambda: _cancelled(client, pod),
-            tell=lambda line: print(line, file=sys.stderr, flush=True),
-        ),
+    if step_of is not None and step_of["metadata"]["namespace"] == client.namespace:
+        manifests = [workflow.owned(each, step_of) for each in manifests]
+    return Launch(
+        manifests=manifests,
+        run=run_storage(loaded.config),
+        identity=identity,
+        limits=Limits.of(loaded.config),
+        cancelled=lambda: _cancelled(client, step_of),
+        tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
 
 
-def _owned(manifest: dict[str, Any], workflow: dict[str, Any]) -> dict[str, Any]:
-    owner = {"apiVersion": workflow["apiVersion"], "kind": workflow["kind"]}
-    owner |= {key: workflow["metadata"][key] for key in ("name", "uid")}
-    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner]}}
-
-
-def _cancelled(client: Client, pod: Pod) -> bool:
-    if pod.workflow is None:
+def _cancelled(client: Client, step_of: dict[str, Any] | None) -> bool:
+    if step_of is None:
         return False
     try:
-        return is_cancelled(client.get("Workflow", pod.workflow, namespace=pod.namespace))
+        return workflow.was_cancelled(client, step_of["metadata"], namespace=step_of["metadata"]["namespace"])
     except ShardlineError:
-        return False  # nobody said so: what outlives its Workflow is collected with it
+        return False  # nobody said so: what outlives its Workflow is ended by whoever sees it next

@@ -4,6 +4,9 @@ Called by the pipeline's train task. The job is named after the run, so that who
 that was killed, drained or started twice never makes a second one. The workers hold the run's lease and do all the
 work; a launcher may be away for any time.
 
+The job belongs to the Workflow whose launcher follows it, and is collected with it. What a cancelled Workflow has left,
+as its launcher was killed at that moment, is ended by the next launcher, by the operator or by garbage collection.
+
 Errors: `RecordedError` with what ended the training, or when the job was made again too often; `UserError` for a job of
 that name that is not this run's; `Stopped` after a signal, when the job goes on unless a person has cancelled the
 pipeline's run.
@@ -12,8 +15,9 @@ pipeline's run.
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +32,7 @@ from shardline.components.common.kubernetes.client import Client
 from shardline.components.common.kubernetes.refusals import Conflict
 from shardline.components.common.runfolder import STATUS_FILE, error_file, read_json
 from shardline.components.common.storage import Storage
-from shardline.components.elasticity import jobstate
+from shardline.components.elasticity import jobstate, workflow
 from shardline.components.elasticity.budget import again
 from shardline.components.elasticity.budget.verdict import Limits
 from shardline.components.elasticity.lock import held
@@ -50,7 +54,7 @@ class Launch:
         manifests: of the run's training, the job last; complete, with owners and namespace.
         identity: of this launcher, another one for each start of it.
         limits: of how often the job is made again after it failed.
-        cancelled: whether a person has ended what this launcher is part of; asked after a signal.
+        cancelled: whether a person has ended what this launcher is part of; asked before it acts, and after a signal.
         tell: shows a line.
     """
 
@@ -77,15 +81,38 @@ class Launch:
 
 def launch(client: Client, launch: Launch) -> None:
     """Return when the job has ended well."""
-    with held(client, f"{launch.name}-launcher", identity=launch.identity) as lock:
-        try:
-            _create(client, launch)
-            _follow(client, launch, check=lock.check)
-        except Stopped:
-            # First of all: the grace may be no more than a second.
-            if launch.cancelled():
-                client.delete(KIND, launch.name)
-            raise
+
+    def waiting_for(holder: str) -> None:
+        launch.tell(f"{KIND} {launch.name}: {holder} follows it: this one waits until that has ended, or is gone")
+
+    lease = f"{launch.name}-launcher"
+    with (
+        _ended_if_cancelled(client, launch, acting=False),
+        held(client, lease, identity=launch.identity, tell=waiting_for) as lock,
+        # First of all, before the Lease is given back: the grace may be no more than a second.
+        _ended_if_cancelled(client, launch, acting=True),
+    ):
+        if launch.cancelled():
+            raise Stopped("the pipeline's run was cancelled", signum=signal.SIGTERM)
+        _create(client, launch)
+        _follow(client, launch, check=lock.check)
+
+
+@contextlib.contextmanager
+def _ended_if_cancelled(client: Client, launch: Launch, *, acting: bool) -> Iterator[None]:
+    """End the job when the block is stopped by a signal and a person has cancelled the pipeline's run.
+
+    Args:
+        acting: whether this launcher has the Lease; while it waits, the job may be another Workflow's.
+    """
+    try:
+        yield
+    except Stopped:
+        if launch.cancelled():
+            found = client.get(KIND, launch.name)
+            if found is not None and (adopted(found, launch.job) if acting else _is_of_same_workflow(found, launch)):
+                _delete(client, found)
+        raise
 
 
 def _create(client: Client, launch: Launch) -> None:
@@ -97,23 +124,56 @@ def _create(client: Client, launch: Launch) -> None:
             where=f"{KIND} {launch.name}",
             hint="delete it, or give this run another name",
         )
-    phase = jobstate.phase_of(found) if found is not None else None
-    if found is not None and (phase == "failed" or (phase == "succeeded" and not _same_config(found, launch.job))):
-        if phase == "failed":
-            name, uid = f"{KIND} {launch.name}", found["metadata"]["uid"]
-            again.count(launch.run, limits=launch.limits, job=name, uid=uid, writer=f"launcher-{launch.identity}")
-        launch.tell(f"{KIND} {launch.name} is there from an earlier try and has ended: it is made anew")
-        client.delete(KIND, launch.name)
+    if found is not None and (reason := _is_in_the_way(client, launch, found)):
+        launch.tell(f"{KIND} {launch.name} {reason}: it is made anew")
+        _delete(client, found)
         _wait_until_gone(client, launch.name)
         found = None
-    elif found is not None:
-        launch.tell(f"{KIND} {launch.name} is there already: following it")
     for manifest in launch.manifests[:-1]:
         client.apply(manifest)
-    if found is None:
-        with contextlib.suppress(Conflict):  # made by the call before this one, whose answer got lost
-            client.create(launch.job)
-        launch.tell(f"created {KIND} {launch.name}")
+    if found is not None:
+        launch.tell(f"{KIND} {launch.name} is there already: following it")
+        _take_over(client, launch, found)
+        return
+    with contextlib.suppress(Conflict):  # made by the call before this one, whose answer got lost
+        client.create(launch.job)
+    launch.tell(f"created {KIND} {launch.name}")
+
+
+def _is_in_the_way(client: Client, launch: Launch, found: dict[str, Any]) -> str | None:
+    """Why the run's job that is there is not the one to follow; one that failed is counted."""
+    phase = jobstate.phase_of(found)
+    if "deletionTimestamp" in found["metadata"]:
+        return "is there and is being deleted"
+    if phase == "failed":
+        name, uid = f"{KIND} {launch.name}", found["metadata"]["uid"]
+        again.count(launch.run, limits=launch.limits, job=name, uid=uid, writer=f"launcher-{launch.identity}")
+    if phase == "failed" or (phase == "succeeded" and not _same_config(found, launch.job)):
+        return "is there from an earlier try and has ended"
+    owner = workflow.owner_of(found)
+    if owner is None or phase == "succeeded" or _is_of_same_workflow(found, launch):
+        return None
+    if workflow.was_cancelled(client, owner):
+        return f"belongs to Workflow {owner['name']}, which was cancelled"
+    return None
+
+
+def _take_over(client: Client, launch: Launch, found: dict[str, Any]) -> None:
+    """Have the job belong to the Workflow of this launcher: it would be collected with the one before."""
+    if workflow.owner_of(found) is None or _is_of_same_workflow(found, launch):
+        return
+    owners = launch.job["metadata"].get("ownerReferences")
+    client.patch(KIND, launch.name, {"metadata": {"uid": found["metadata"]["uid"], "ownerReferences": owners}})
+
+
+def _is_of_same_workflow(found: dict[str, Any], launch: Launch) -> bool:
+    theirs, ours = workflow.owner_of(found), workflow.owner_of(launch.job)
+    return theirs is not None and ours is not None and theirs["uid"] == ours["uid"]
+
+
+def _delete(client: Client, found: dict[str, Any]) -> None:
+    with contextlib.suppress(Conflict):  # somebody has, and there is another by now
+        client.delete(KIND, found["metadata"]["name"], uid=found["metadata"]["uid"])
 
 
 def adopted(found: dict[str, Any], wanted: dict[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from shardline.components.common.errors import ShardlineError, Superseded
 from shardline.components.common.kubernetes.client import Client
@@ -40,9 +40,14 @@ class Lock:
         """Whether it was renewed so lately that nobody else can have taken it."""
         return not self._lost and time.monotonic() - self._renewed < LEASE_SECONDS
 
-    def wait(self) -> None:
-        """Return when it is this process's."""
+    def wait(self, *, tell: Callable[[str], None]) -> None:
+        """Return when it is this process's.
+
+        Args:
+            tell: is told who has it, each once.
+        """
         seen: tuple[str, float] | None = None
+        told: str | None = None
         while True:
             found = self._client.get("Lease", self._name)
             if found is None:
@@ -52,7 +57,11 @@ class Lock:
             version = str(found["metadata"]["resourceVersion"])
             if seen is None or seen[0] != version:
                 seen = (version, time.monotonic())
-            free = found["spec"].get("holderIdentity") in (None, "", self._identity)
+            holder = found["spec"].get("holderIdentity")
+            free = holder in (None, "", self._identity)
+            if not free and holder != told:
+                told = holder
+                tell(str(holder))
             if free or time.monotonic() - seen[1] > LEASE_SECONDS:
                 if self._take(version):
                     return
@@ -93,14 +102,17 @@ class Lock:
 
 
 @contextlib.contextmanager
-def held(client: Client, name: str, *, identity: str) -> Iterator[Lock]:
+def held(
+    client: Client, name: str, *, identity: str, tell: Callable[[str], None] = lambda holder: None
+) -> Iterator[Lock]:
     """Wait for the lock, and hold it for the length of the block.
 
     Args:
         identity: of this process; the same for its successor would let both in.
+        tell: is told the identity of each that is waited for.
     """
     lock = Lock(client, name, identity=identity)
-    lock.wait()
+    lock.wait(tell=tell)
     thread = threading.Thread(target=lock.renew, name="lock", daemon=True)
     thread.start()
     try:

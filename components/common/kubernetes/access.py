@@ -35,11 +35,12 @@ class Rule:
 
 
 _MEETING = (Rule("coordination.k8s.io", ("leases",), _KEEP), Rule("", ("configmaps",), _KEEP))
+#: Whether the pipeline's run was cancelled stands in its Workflow.
+_CANCELLED = Rule("argoproj.io", ("workflows",), ("get",))
 _LOOKING = (
     Rule("", ("pods", "events"), _READ),
     Rule("", ("pods/log",), ("get",)),
-    # Whether the pipeline's run was cancelled stands in its Workflow.
-    Rule("argoproj.io", ("workflows",), ("get",)),
+    _CANCELLED,
 )
 
 #: What each part is allowed, by its name.
@@ -57,6 +58,7 @@ ROLES: dict[str, tuple[Rule, ...]] = {
         Rule("kubeflow.org", ("pytorchjobs",), ("get", "patch", "delete")),
         Rule("", ("pods",), ("delete",)),
         Rule("", ("events",), ("get", "create", "patch")),
+        _CANCELLED,
         # Its own, by which one of several acts.
         Rule("coordination.k8s.io", ("leases",), ("get", "create", "patch", "delete")),
     ),

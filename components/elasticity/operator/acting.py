@@ -20,7 +20,7 @@ from typing import Any
 from shardline.components.common.errors import ShardlineError
 from shardline.components.common.kubernetes.client import Client
 from shardline.components.common.kubernetes.refusals import ClusterLost, Conflict
-from shardline.components.elasticity import jobstate
+from shardline.components.elasticity import jobstate, workflow
 from shardline.components.elasticity.launcher import KIND
 from shardline.components.elasticity.operator import badnodes, facts, notices
 from shardline.components.elasticity.operator.facts import Job, Pod
@@ -147,9 +147,17 @@ class Hands:
             if self.client.delete("Pod", pod.name, namespace=pod.namespace, uid=pod.uid):
                 self.say(job, Notice("PodMoved", f"{pod.name} leaves node {pod.node}, which is set aside", "Warning"))
 
-    def end(self, job: Job, reason: str) -> None:
+    def is_cancelled(self, job: Job) -> bool:
+        """Whether a person has cancelled the Workflow that it belongs to."""
+        cancelled = False
+        if job.owner is not None:
+            with self._trying(job, f"look at Workflow {job.owner['name']}"):
+                cancelled = workflow.was_cancelled(self.client, job.owner, namespace=job.namespace)
+        return cancelled
+
+    def end(self, job: Job, notice: Notice) -> None:
         """Delete it, and with it its pods."""
-        self.say(job, Notice("RunDone", reason))
+        self.say(job, notice)
         with self._trying(job, "delete it"):
             self.client.delete(KIND, job.name, namespace=job.namespace, uid=job.uid)
 

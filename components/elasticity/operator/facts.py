@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from shardline.components.common.kubernetes.names import RUN_LABEL, STORAGE_ANNOTATION
-from shardline.components.elasticity import jobstate
+from shardline.components.elasticity import jobstate, workflow
 from shardline.components.elasticity.operator.demands import Demands, demands_of, quantity
 
 _JOB = "training.kubeflow.org/job-name"
@@ -63,6 +63,7 @@ class Job:
         least, most: of its elasticPolicy; both `replicas` where it is not elastic.
         clean: its cleanPodPolicy.
         managed: what else decides about its size, in words; None: nothing.
+        owner: the ownerReference to the Workflow that it belongs to; None: to none.
         demands: of one worker.
     """
 
@@ -79,6 +80,7 @@ class Job:
     most: int
     clean: str
     managed: str | None
+    owner: _Object | None
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     demands: Demands
@@ -172,6 +174,7 @@ def job(found: _Object) -> Job | None:
         most=int(most or least or replicas),
         clean=policy.get("cleanPodPolicy") or "None",
         managed=_managed(labels, elastic=elastic, policy=policy),
+        owner=workflow.owner_of(found),
         labels=labels,
         annotations=annotations,
         demands=demands_of(template["spec"], (template.get("metadata") or {}).get("labels") or {}),

@@ -21,7 +21,7 @@ class Settings:
     Attributes:
         namespace: whose jobs are looked after; None: all.
         interval: between two rounds.
-        progress: between two looks at a run's folder.
+        progress: between two looks at a run's folder, and at the Workflow that a job belongs to.
         autoscale: whether sizes are changed at all.
         pending: after which pods that do not get to run make their job smaller.
         settle: for how long there must have been room before a job grows into it.

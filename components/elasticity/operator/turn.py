@@ -33,6 +33,8 @@ class Rounds:
         #: The number of workers that each job was seen with, and when it was changed by somebody.
         self._replicas: dict[str, tuple[int, float]] = {}
         self._phases: dict[str, str] = {}
+        #: When the Workflow of each job was looked at.
+        self._asked: dict[str, float] = {}
 
     def turn(self, world: World) -> None:
         """Look at all of `world` once.
@@ -50,7 +52,7 @@ class Rounds:
         sizes = []
         for job in jobs:
             self._tell(world, job, pictures[job.uid])
-            if job.over or self._ended(job, now=now):
+            if job.over or self._ended(job, now=now) or self._cancelled(job, now=now):
                 continue
             self._free_names(world, job, now=now)
             self._do_without(world, job, pictures[job.uid].aside)
@@ -64,6 +66,7 @@ class Rounds:
         self._hands.limit.forget(there)
         self._replicas = {uid: seen for uid, seen in self._replicas.items() if uid in there}
         self._phases = {uid: phase for uid, phase in self._phases.items() if uid in there}
+        self._asked = {uid: at for uid, at in self._asked.items() if uid in there}
 
     def _holding(self, world: World, jobs: list[Job], pictures: dict[str, Picture]) -> Iterator[Hashable]:
         """What holds now, that something follows from when it has held for long enough."""
@@ -102,9 +105,20 @@ class Rounds:
         if self._since.seconds(("done", job.uid), now=now) >= self._settings.done:
             deleted, reason = ending.ends(job)
             if deleted:
-                self._hands.end(job, reason)
+                self._hands.end(job, Notice("RunDone", reason))
             else:
                 self._hands.say(job, Notice("RunDone", reason, "Warning", once=True))
+        return True
+
+    def _cancelled(self, job: Job, *, now: float) -> bool:
+        """Whether the Workflow that it belongs to was cancelled, in which case it is ended."""
+        if now - self._asked.get(job.uid, -math.inf) < self._settings.progress:
+            return False
+        self._asked[job.uid] = now
+        if job.owner is None or not self._hands.is_cancelled(job):
+            return False
+        reason = f"Workflow {job.owner['name']}, which it belongs to, was cancelled, and its launcher has left it"
+        self._hands.end(job, Notice("RunCancelled", reason))
         return True
 
     def _free_names(self, world: World, job: Job, *, now: float) -> None:

@@ -57,7 +57,13 @@ def pod(
 
 
 def manifest(
-    name: str = "run", *, workers: int = 2, least: int = 1, most: int = 4, created: str = "2026-01-01T00:00:00Z"
+    name: str = "run",
+    *,
+    workers: int = 2,
+    least: int = 1,
+    most: int = 4,
+    created: str = "2026-01-01T00:00:00Z",
+    owner: str | None = None,
 ) -> dict[str, Any]:
     return {
         "metadata": {
@@ -67,6 +73,7 @@ def manifest(
             "creationTimestamp": created,
             "labels": {"shardline.io/run": name},
             "annotations": {},
+            "ownerReferences": [{"kind": "Workflow", "name": owner, "uid": owner}] if owner else [],
         },
         "spec": {
             "runPolicy": {"cleanPodPolicy": "Running"},

@@ -381,3 +381,18 @@ def test_of_a_long_stream_only_the_newest_segments_are_read(tmp_path: Path) -> N
     with StreamWriter(storage, generation=2, writer="w") as writer:
         writer.append("train", {"number": 5})
     assert [each["data"]["number"] for each in reader.new()] == [5]
+
+
+@pytest.mark.parametrize(
+    ("spec", "uid", "ended"),
+    [({"activeDeadlineSeconds": 0}, "flow", True), ({}, "flow", False), ({"activeDeadlineSeconds": 0}, "other", False)],
+)
+def test_a_job_whose_workflow_was_cancelled_is_ended(spec: dict[str, Any], uid: str, ended: bool) -> None:
+    """Not by the word of a later Workflow of that name."""
+    each = job(owner="flow")
+    operator, client = rounds(each)
+    client.objects["Workflow", "flow"] = {"metadata": {"uid": uid}, "spec": spec}
+    operator.turn(World(jobs=(each,), pods=at_work(each), nodes=(node("a"),)))
+    deleted = [given for verb, kind, given in client.asked if (verb, kind) == ("delete", "PyTorchJob")]
+    assert bool(deleted) is ended and ("RunCancelled" in client.reasons()) is ended
+    assert not ended or deleted[0]["uid"] == each.uid
