@@ -37,7 +37,8 @@ def compile_pipeline(loaded: Loaded) -> bytes:
     from shardline.pipelines.podsettings import pod_settings
     from shardline.pipelines.training import training_pipeline
 
-    pipeline = training_pipeline(name=config.kubeflow.pipeline, pods=pod_settings(config))
+    parts = config.kubernetes.sharding.parts
+    pipeline = training_pipeline(name=config.kubeflow.pipeline, pods=pod_settings(config), parts=parts)
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "pipeline.yaml"
         compiler.Compiler().compile(pipeline, str(package), pipeline_parameters={"config": text})

@@ -18,6 +18,7 @@ EVENTS: dict[str, str] = {
     "step.finished": "a pipeline step ended well",
     "step.failed": "a pipeline step ended with an error",
     "step.stopped": "a signal ended a pipeline step",
+    "sharding.part_started": "a pod has begun with its part of the sharding",
     "sharding.skipped": "the data set was there already",
     "sharding.overtaken": "another process has made the same data set first",
     "sharding.appended": "the run goes on with a data set that has further sources",

@@ -32,7 +32,7 @@ from shardline.components.evaluation.gate import enforce
 from shardline.pipelines.kubeflow import pods
 from shardline.pipelines.kubeflow.client import Client
 from shardline.pipelines.kubeflow.failures import Unreachable
-from shardline.pipelines.kubeflow.records import AT_WORK, KubeflowRun, Task
+from shardline.pipelines.kubeflow.records import AT_WORK, PART_TASK, TASKS, KubeflowRun, Task
 from shardline.pipelines.summary import collect
 from shardline.pipelines.watch import Watcher
 
@@ -112,7 +112,7 @@ class _Waiting:
     def _look_for_slow_start(self) -> None:
         """Say what is in the way when a task runs, says Kubeflow, and its step does not begin, or where to look."""
         for task in self.run.tasks:
-            if self.folder is None or task.name not in STEPS or task.state not in AT_WORK:
+            if self.folder is None or task.name not in TASKS or task.state not in AT_WORK:
                 continue
             began = self._since.setdefault(task.name, time.monotonic())
             waited = time.monotonic() - began
@@ -127,8 +127,7 @@ class _Waiting:
 
     def _has_begun(self, task: Task, folder: Storage) -> bool:
         with contextlib.suppress(ShardlineError):
-            begun = [event for event in read_all(folder.at("events")) if event["name"] == "step.started"]
-            if not any(_since(event, self.run) and event["data"]["step"] == task.name for event in begun):
+            if not any(_begins(event, task) and _since(event, self.run) for event in read_all(folder.at("events"))):
                 return False
         self._since[task.name] = float("inf")  # need not be looked at again
         return True
@@ -137,6 +136,13 @@ class _Waiting:
         if text not in self._told:
             self._told.add(text)
             self.tell(text)
+
+
+def _begins(event: dict[str, Any], task: Task) -> bool:
+    """Whether `event` is the first one of what `task` does."""
+    if task.name == PART_TASK:
+        return bool(event["name"] == "sharding.part_started")
+    return bool(event["name"] == "step.started" and event["data"]["step"] == task.name)
 
 
 def _since(event: dict[str, Any], run: KubeflowRun) -> bool:
@@ -192,7 +198,7 @@ def _as_error(step: str, record: dict[str, Any], folder: Storage) -> ShardlineEr
 
 def _unexplained(client: Client, run: KubeflowRun) -> EnvironmentLacking:
     failed = [task for task in run.tasks if task.state == "FAILED"]
-    task = next((each for each in failed if each.name in STEPS), None)
+    task = next((each for each in failed if each.name in TASKS), None)
     if task is None:
         hint = f"look at {link(client, run.id)}"
         return EnvironmentLacking(f"run {run.id} failed, and no step left a word of it", hint=hint)

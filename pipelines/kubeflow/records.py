@@ -13,11 +13,16 @@ from typing import Any
 from shardline.components.common import firing
 from shardline.components.common.config import RunConfig, parse
 from shardline.components.common.errors import UserError
+from shardline.components.common.steps import STEPS
 
 #: The states from which a run goes no further.
 ENDED = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
 #: The states in which a task is at work, or should be.
 AT_WORK = ("PENDING", "RUNNING")
+
+#: The task of a part of the sharding; all other tasks have the name of their step.
+PART_TASK = "shard-part"
+TASKS = (PART_TASK, *STEPS)
 
 CONFIG_PARAMETER = "config"
 SCHEDULED_PARAMETER = "scheduled"

@@ -19,6 +19,7 @@ from shardline.components.common.errors import DamagedData, ShardlineError, User
 from shardline.components.common.runfolder import run_storage, write_json
 from shardline.components.common.step import stepping
 from shardline.components.common.streams import now as time_now
+from shardline.components.sharding import parts
 from shardline.pipelines.kubeflow import follow
 from tests.commands import COMMAND, SMALL, environment, eventually, write
 from tests.kubeflow import Done, KubeflowServer, command, set_state, set_tasks
@@ -221,6 +222,31 @@ def test_a_pod_that_was_killed_has_the_last_word_of_a_step_that_left_none(
     cluster.answers = [(403, {"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no"})]
     done = wait()
     assert done.returncode == 3 and "describe pod small-train-1" in done.stderr and "orbidden" not in done.stderr
+
+
+def test_parts_of_the_sharding_that_do_not_start_or_fail(
+    wait: Wait, server: KubeflowServer, config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_START_SECONDS", 0.05)
+    monkeypatch.setattr(follow, "_SLOW_START_SECONDS", 0.1)
+
+    def waits(run: dict[str, Any]) -> None:
+        to("RUNNING")(run)
+        set_tasks(run, **{"shard-part": "RUNNING"})
+
+    def fails(run: dict[str, Any]) -> None:
+        if run["state"] != "FAILED":
+            with pytest.raises(UserError):
+                parts.run(config.model_copy(update={"corpus": nowhere}), 0, 2)
+        to("FAILED", **{"shard-part": "FAILED"})(run)
+
+    nowhere = parse(SMALL, source="", overrides=["corpus=/nowhere/at/all"]).config.corpus
+    server.on_look = looks(*[waits] * 8, fails)
+    done = wait()
+    assert done.returncode == 2
+    assert "error: shard: /nowhere/at/all" in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "has written nothing to" in line]
+    assert line.startswith("shard-part has")
 
 
 def test_a_cancelled_run(wait: Wait, server: KubeflowServer, config: RunConfig) -> None:
