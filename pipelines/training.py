@@ -7,8 +7,8 @@ cache is off throughout: it looks at parameters only, and would miss a corpus th
 steps themselves know what is done, by the content of the data, and skip it. The gate's verdict is an output and no
 branch: no step depends on it.
 
-Sharding in parts is a loop over them, a pod each, after which `shard` makes a data set of what they did. Each level of a
-loop costs a cluster some ten seconds; a single part has none, and one machine has a pool of processes instead.
+Sharding in parts is a loop over them, a pod each, after which `shard` makes a data set of what they did. A loop costs a
+cluster some ten seconds; a single part has none, and one machine has a pool of processes instead.
 
 No postponed annotations here: KFP reads the types of a pipeline's parameters from the function itself.
 """
