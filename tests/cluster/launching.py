@@ -81,8 +81,11 @@ class MortalTransport(Transport):
 
     def answer(self, request: Request, method: str, **given: Any) -> Any:
         asked = super().answer
-        name = "" if request.kind.name == "Event" else request.name
-        return self.death.around(f"{method} {request.kind.name} {name}", lambda: asked(request, method, **given))
+        # A Workflow has another name each time; all else that has one is of the run.
+        name = "" if request.kind.name in ("Event", "Workflow") else request.name or ""
+        return self.death.around(
+            f"{method} {request.kind.name} {name}".strip(), lambda: asked(request, method, **given)
+        )
 
 
 class MortalFolder(Storage):

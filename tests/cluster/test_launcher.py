@@ -115,7 +115,7 @@ def test_killed_or_drained_at_every_point_it_makes_one_job_and_trains(
     assert {point.partition(" in ")[0] for point in points} >= {
         f"{when} {what}"
         for when in ("before", "after")
-        for what in (f"POST PyTorchJob {run.name}", f"DELETE Lease {run.name}-launcher", "GET Event ")
+        for what in (f"POST PyTorchJob {run.name}", f"DELETE Lease {run.name}-launcher", "GET Event")
     }
     # Where one was, it stayed: no job has the uid of another.
     assert len(jobs - {None}) == 1 and len(run.client.list("PyTorchJob")) == 1
