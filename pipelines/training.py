@@ -8,7 +8,7 @@ steps themselves know what is done, by the content of the data, and skip it. The
 branch: no step depends on it.
 
 Sharding in parts is a loop over them, a pod each, after which `shard` makes a data set of what they did. A loop costs a
-cluster some ten seconds; a single part has none, and one machine has a pool of processes instead.
+cluster some tens of seconds; a single part has none, and one machine has a pool of processes instead.
 
 No postponed annotations here: KFP reads the types of a pipeline's parameters from the function itself.
 """
