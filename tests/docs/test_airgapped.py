@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md says of clusters without internet: its commands, its config, and that a run fetches nothing."""
+"""What docs/kubernetes.md says of clusters without internet, and that a run fetches nothing."""
 
 from __future__ import annotations
 
