@@ -131,7 +131,10 @@ def test_killed_or_drained_at_every_point_it_makes_one_job_and_trains(
 def test_killed_as_it_ends_what_was_cancelled_the_next_one_ends_it(
     make_launchers: Make, tmp_path: Path, ender: str
 ) -> None:
-    """Killed at each point of its clean-up; what it leaves, another ends."""
+    """Killed at each point of its clean-up, it leaves the job or not; what is left, another ends.
+
+    To the operator and to garbage collection all points are the same at which the job is left: one is enough.
+    """
     launchers = make_launchers("cancelled")
     run, started = launchers.run, Workflows(launchers.run.client)
     operators = Operators(run.namespace, tmp_path)
@@ -157,12 +160,12 @@ def test_killed_as_it_ends_what_was_cancelled_the_next_one_ends_it(
             elif ender == "garbage collection":
                 started.remove(workflow)
             run.until(lambda: uid(run) is None, f"what was cancelled is ended by {ender}", seconds=60)
-            if code == 143:
+            if code == 143 or ender != "launcher":
                 break
     finally:
         operators.end()
     print("\n".join(launchers.points()))
-    assert code == 143 and left > 0
+    assert left > 0 and (code == 143 or ender != "launcher")
 
 
 def test_a_drained_one_leaves_the_job_to_the_launcher_of_another_workflow(make_launchers: Make) -> None:
