@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardline.components.common.errors import DamagedData
@@ -113,11 +113,13 @@ def test_any_number_of_draws_keeps_the_proportions(weights: list[int], draws: in
 
 
 @given(st.lists(st.integers(1, 10**6).map(lambda n: Fraction(n, 10**6)), min_size=1, max_size=5))
+@example([Fraction(1, 10**6)] * 3 + [Fraction(12_289, 62_500)])
 def test_weights_become_whole_numbers_in_proportion(weights: list[Fraction]) -> None:
     counts = whole_numbers(weights)
     assert sum(counts) <= LONGEST + len(counts) and min(counts) >= 1
     for count, weight in zip(counts, weights, strict=True):
-        assert abs(Fraction(count, sum(counts)) - weight / sum(weights)) <= Fraction(2, LONGEST)
+        # Each stream is drawn at least once: several that hardly count take that from the others.
+        assert abs(Fraction(count, sum(counts)) - weight / sum(weights)) <= Fraction(len(counts), LONGEST)
     if sum(weight * 1000 == int(weight * 1000) for weight in weights) == len(weights):
         assert all(Fraction(c, counts[0]) == w / weights[0] for c, w in zip(counts, weights, strict=True))
 
