@@ -111,25 +111,30 @@ class _Waiting:
 
     def _look_for_slow_start(self) -> None:
         """Say what is in the way when a task runs, says Kubeflow, and its step does not begin, or where to look."""
-        for task in self.run.tasks:
-            if self.folder is None or task.name not in TASKS or task.state not in AT_WORK:
-                continue
-            began = self._since.setdefault(task.name, time.monotonic())
-            waited = time.monotonic() - began
-            if waited < _START_SECONDS or self._has_begun(task, self.folder):
-                continue
+        if self.folder is None:
+            return
+        tasks = [task for task in self.run.tasks if task.name in TASKS and task.state in AT_WORK]
+        # Of a loop there are many with one name, and what is asked is asked once.
+        waited = {name: self._waited(name, self.folder) for name in dict.fromkeys(task.name for task in tasks)}
+        if any(seconds >= _START_SECONDS for seconds in waited.values()):
             for line in pods.obstacles(self.run.id, namespace=_namespace(self.client)):
                 self._once(line)
-            if waited > _SLOW_START_SECONDS:
+        for task in tasks:
+            if waited[task.name] > _SLOW_START_SECONDS:
                 minutes = _SLOW_START_SECONDS / 60
                 text = f"{task.name} has written nothing to {self.folder.url} for {minutes:.0f} minutes"
                 self._once(f"{text}; {_pods_hint(self.client, task)}")
 
-    def _has_begun(self, task: Task, folder: Storage) -> bool:
+    def _waited(self, name: str, folder: Storage) -> float:
+        """The seconds for which the task of that name has not begun; 0 where that is short, or it has."""
+        seconds = time.monotonic() - self._since.setdefault(name, time.monotonic())
+        return 0.0 if seconds < _START_SECONDS or self._has_begun(name, folder) else seconds
+
+    def _has_begun(self, name: str, folder: Storage) -> bool:
         with contextlib.suppress(ShardlineError):
-            if not any(_begins(event, task) and _since(event, self.run) for event in read_all(folder.at("events"))):
+            if not any(_begins(event, name) and _since(event, self.run) for event in read_all(folder.at("events"))):
                 return False
-        self._since[task.name] = float("inf")  # need not be looked at again
+        self._since[name] = float("inf")  # need not be looked at again
         return True
 
     def _once(self, text: str) -> None:
@@ -138,11 +143,11 @@ class _Waiting:
             self.tell(text)
 
 
-def _begins(event: dict[str, Any], task: Task) -> bool:
-    """Whether `event` is the first one of what `task` does."""
-    if task.name == PART_TASK:
+def _begins(event: dict[str, Any], name: str) -> bool:
+    """Whether `event` is the first one of what the task of that name does."""
+    if name == PART_TASK:
         return bool(event["name"] == "sharding.part_started")
-    return bool(event["name"] == "step.started" and event["data"]["step"] == task.name)
+    return bool(event["name"] == "step.started" and event["data"]["step"] == name)
 
 
 def _since(event: dict[str, Any], run: KubeflowRun) -> bool:

@@ -12,9 +12,9 @@ import pytest
 from shardline.components.common.config import parse
 from tests.commands import COMMAND, SMALL, environment, write
 from tests.contract.servers import lacking
+from tests.docs.pages import snippets
 
-PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGE = Path(__file__).parents[2] / "docs" / "kubernetes.md"
 #: A network that has this machine alone, from which no other is reached; as root, or where users may have one.
 ALONE = ["unshare", "--user", "--map-root-user", "--net"]
 #: Brings up its loopback, sees that nothing else is reached, and becomes the command.
@@ -27,19 +27,15 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def snippets(language: str) -> list[str]:
-    return [text for kind, text in FENCE.findall(PAGE) if kind == language]
-
-
 def test_the_commands_show_every_image_of_a_run(tmp_path: Path) -> None:
-    (config,) = snippets("yaml")
+    (config,) = snippets(PAGE, "yaml")
     assert parse(config, source="docs/kubernetes.md").config.tokenizer.url == "s3://my-bucket/tokenizer.json"
     (tmp_path / "wiki.yaml").write_text(config.replace("s3://my-bucket", str(tmp_path)))
     python = tmp_path / ".venv" / "bin" / "shardline"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m shardline.pipelines.cli.main "$@"\n')
     python.chmod(0o755)
-    (commands,) = snippets("sh")
+    (commands,) = snippets(PAGE, "sh")
     both = ["shardline-light:0.1.0", "shardline-training:0.1.0"]
     shown = subprocess.run(
         ["sh", "-ec", commands], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
@@ -11,14 +10,10 @@ import yaml
 
 from shardline.components.common.config import parse
 from tests.commands import SMALL
+from tests.docs.pages import snippets
 from tests.kubeflow import KubeflowServer, command, set_state
 
-PAGE = (Path(__file__).parents[2] / "docs" / "kubeflow.md").read_text(encoding="utf-8")
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def snippets(language: str) -> list[str]:
-    return [text for kind, text in FENCE.findall(PAGE) if kind == language]
+PAGE = Path(__file__).parents[2] / "docs" / "kubeflow.md"
 
 
 def test_the_commands_work_in_the_order_they_are_shown(
@@ -27,10 +22,10 @@ def test_the_commands_work_in_the_order_they_are_shown(
     monkeypatch.chdir(tmp_path)
     with KubeflowServer() as server:
         # A bucket that is there, so that the end of a run can be looked for in it.
-        config = snippets("yaml")[0].replace("http://localhost:8080", server.url)
+        config = snippets(PAGE, "yaml")[0].replace("http://localhost:8080", server.url)
         Path("wiki.yaml").write_text(config.replace("s3://my-bucket", str(tmp_path)))
         server.on_look = lambda run: None if run["state"] == "SUCCEEDED" else set_state(run, "SUCCEEDED")
-        lines = [line for text in snippets("sh") for line in text.splitlines()]
+        lines = [line for text in snippets(PAGE, "sh") for line in text.splitlines()]
         assert len(lines) >= 12
         for line in lines:
             words = shlex.split(line)
@@ -43,7 +38,7 @@ def test_the_commands_work_in_the_order_they_are_shown(
         assert len(server.all("runs")) == 3 and server.all("recurringruns") == []
 
 
-@pytest.mark.parametrize("text", snippets("yaml"))
+@pytest.mark.parametrize("text", snippets(PAGE, "yaml"))
 def test_the_configs_are_valid(text: str) -> None:
     tree = yaml.safe_load(text)
     if "projected" in tree:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.commands import environment
 from tests.distributed.runs import write_corpus
+from tests.docs.pages import snippets
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -20,16 +21,15 @@ PAGES = [
     ROOT / "images/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def snippets(language: str) -> list[str]:
-    found = FENCE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
-    return [text for kind, text in found if kind == language]
 
 
 def test_the_make_targets_exist() -> None:
-    targets = [line.split()[1] for text in snippets("sh") for line in text.splitlines() if line.startswith("make ")]
+    targets = [
+        line.split()[1]
+        for text in snippets(ROOT / "README.md", "sh")
+        for line in text.splitlines()
+        if line.startswith("make ")
+    ]
     assert {"run", "test"} <= set(targets)
     for target in targets:
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
@@ -38,9 +38,14 @@ def test_the_make_targets_exist() -> None:
 @pytest.mark.timeout(900)
 def test_the_commands_work_in_the_order_they_are_shown(tmp_path: Path) -> None:
     write_corpus(tmp_path / "texts", documents=600)
-    (config,) = snippets("yaml")
+    (config,) = snippets(ROOT / "README.md", "yaml")
     (tmp_path / "my-run.yaml").write_text(re.sub(r"steps: (\d+)00$", r"steps: \1", config, flags=re.MULTILINE))
-    commands = [line for text in snippets("sh") for line in text.splitlines() if not line.startswith("make ")]
+    commands = [
+        line
+        for text in snippets(ROOT / "README.md", "sh")
+        for line in text.splitlines()
+        if not line.startswith("make ")
+    ]
     assert len(commands) >= 7
     for command in commands:
         words = shlex.split(re.sub(r"steps=(\d+)00\b", r"steps=\1", command))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -20,20 +18,13 @@ from shardline.components.common.steps import STEPS
 from shardline.components.monitoring.component import report
 from tests.commands import SMALL
 
+pytestmark = pytest.mark.usefixtures("handlers")
+
 
 @dataclass
 class Artifact:
     path: str
     metadata: dict[str, Any] = field(default_factory=dict)
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """A task is a process of its own, and takes the signals."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ No postponed annotations here: KFP reads the types of a pipeline's parameters fr
 """
 
 import shutil
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,8 @@ from shardline.components.sharding import parts, step
 from shardline.pipelines.package import compile_pipeline
 from shardline.pipelines.training import sharding
 from tests.commands import SMALL
+
+pytestmark = pytest.mark.usefixtures("handlers")
 
 CLUSTER = ("storage=s3://bucket/folder", "kubernetes.image=full:1", "kubernetes.light_image=light:1")
 
@@ -56,15 +56,6 @@ def test_one_part_is_no_loop() -> None:
     pipeline, _ = compiled()
     assert set(steps_of(pipeline)) == {"shard", "plan", "train", "evaluate"}
     assert "shard-part" not in str(pipeline)
-
-
-@pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    """A task is a process of its own, and takes the signals."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture
