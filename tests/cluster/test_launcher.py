@@ -168,21 +168,23 @@ def test_killed_as_it_ends_what_was_cancelled_the_next_one_ends_it(
     assert left > 0 and (code == 143 or ender != "launcher")
 
 
+def drained(launchers: Launchers, workflow: str) -> None:
+    """A launcher comes, looks at the job, and is drained."""
+    with launchers.start(workflow) as process:
+        until_told(process, LOOKED)
+        process.terminate()
+        assert process.wait(60) == 143
+
+
 def test_a_drained_one_leaves_the_job_to_the_launcher_of_another_workflow(make_launchers: Make) -> None:
     """It belongs to that one from then on: what is left of the first Workflow may go."""
     launchers = make_launchers("drained")
     run, started = launchers.run, Workflows(launchers.run.client)
     first, second = started.start("first"), started.start("second")
-    with launchers.start(first) as process:
-        until_told(process, LOOKED)
-        process.terminate()
-        assert process.wait(60) == 143
+    drained(launchers, first)
     job = uid(run)
     assert job is not None
-    with launchers.start(second) as process:
-        until_told(process, LOOKED)
-        process.terminate()
-        assert process.wait(60) == 143
+    drained(launchers, second)
     (owner,) = run.client.get("PyTorchJob", run.name)["metadata"]["ownerReferences"]  # type: ignore[index]
     assert (owner["kind"], owner["name"], uid(run)) == ("Workflow", "second", job)
     # Whoever belongs to the first is collected with it.

@@ -6,13 +6,13 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from shardline.components.common.errors import UserError
-from shardline.components.common.kubernetes.render import render
-from shardline.components.elasticity.budget.verdict import Limits
-from shardline.components.elasticity.launcher import KIND, Launch, launch
+from shardline.components.elasticity.cluster import launch_of
+from shardline.components.elasticity.launcher import KIND, launch
 from shardline.pipelines.kubeflow import pods
 from tests.cluster import scripts
 from tests.cluster.jobs import ClusterRun, Make
@@ -30,17 +30,8 @@ def launched(run: ClusterRun) -> Iterator[list[str]]:
 
     def follow() -> None:
         try:
-            launch(
-                run.client,
-                Launch(
-                    manifests=render(run.loaded, only=("train",)),
-                    run=run.run,
-                    identity="test",
-                    limits=Limits.of(run.loaded.config),
-                    cancelled=lambda: False,
-                    tell=lines.append,
-                ),
-            )
+            wanted = launch_of(run.client, run.loaded, step_of=None, identity="test")
+            launch(run.client, replace(wanted, tell=lines.append))
         except UserError as error:
             ends.append(error)
 
