@@ -221,7 +221,7 @@ def test_hdfs_lock_of_a_dead_writer(hdfs: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("shardline.components.common.storage.hdfs.LOCK_SECONDS", 0.5)
     storage = Storage(f"{hdfs}/{uuid.uuid4().hex}")
     storage.write("x", b"1")
-    storage.write(".x.lock/dead", b"2")
+    storage.write(".x.swap/dead", b"2")
     assert storage.swap("x", b"1", b"3")
     assert storage.read("x") == b"3"
 

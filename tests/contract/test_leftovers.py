@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -77,12 +78,23 @@ def test_what_a_living_writer_writes_stays(storage: Storage, monkeypatch: pytest
 
 def test_a_file_of_a_folder_that_is_none_of_ours_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers, "LOCAL_SECONDS", 0.0)
-    names = [".a.parquet.lock", "a.parquet", ".a.parquet", ".a.json.abcdefgh", "a.parquet.abcdefgh"]
+    names = [".a.parquet.swap", "a.parquet", ".a.parquet", ".a.json.abcdefgh", "a.parquet.abcdefgh"]
     for name in names:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (0, 0))
     assert Storage(str(tmp_path)).remove_leftovers("", is_shard) == 0
     assert sorted(os.listdir(tmp_path)) == sorted(names)
+
+
+def test_what_a_killed_swap_left_in_a_folder_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "LOCAL_SECONDS", 0.0)
+    left = tmp_path / f".a.parquet.{'0' * 32}"
+    left.mkdir()
+    with open(left / "new", "wb") as living:
+        fcntl.flock(living, fcntl.LOCK_SH)
+        assert Storage(str(tmp_path)).remove_leftovers("", is_shard) == 0
+    assert Storage(str(tmp_path)).remove_leftovers("", is_shard) == 1
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("url", ["memory", "alluxio"], indirect=True)

@@ -10,7 +10,7 @@ block's errors the form that the user reads. What the rest relies on, on every s
   as callers decide on them. What fails for a moment is repeated first, as `patience` says.
 
     store               a file appears whole by    create                         swap
-    local folder        rename                     link: atomic                   under a lock of the system: atomic
+    local folder        rename                     link: atomic                   a fenced lock: atomic among swaps
     s3://               the store                  If-None-Match: atomic          If-Match on the ETag: atomic
     hdfs://             rename                     rename, no overwrite: atomic   a fenced lock: atomic among swaps
     gs://, az://        the store                  conditional: atomic            reads back first: not atomic

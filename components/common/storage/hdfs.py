@@ -6,15 +6,8 @@ On HDFS a file can be seen while it is written, so what is written lies beside i
 dot, and a rename brings it there: with overwrite for `writer`, without for `create`; the NameNode does both in one
 step.
 
-`swap` has to compare before it replaces, which takes a lock. It is a folder, `.NAME.lock`, and it is held by the one
-file in it, which has a random name and holds the new content:
-
-    .NAME.RANDOM/RANDOM     written, then the folder is renamed to
-    .NAME.lock/RANDOM       which HDFS refuses while another's file is in there; when NAME is as expected,
-    NAME                    by a rename of that file, which replaces the content and frees the lock in the same step.
-
-A holder that died is pushed out after `LOCK_SECONDS` in which its file stood still: its file is deleted, by its name.
-If the holder was only asleep, its rename finds no file to rename: it cannot replace what was read too long ago.
+`swap` is done under the lock that `fenced` describes. Nothing tells a dead holder from one that sleeps: either is
+pushed out after `LOCK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -22,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import io
 import posixpath
-import time
 import uuid
 from collections.abc import Iterator
 from typing import IO, Any
@@ -30,20 +22,19 @@ from typing import IO, Any
 from hdfs_native import WriteOptions
 
 from shardline.components.common.errors import StorageLost
-from shardline.components.common.storage import leftovers
+from shardline.components.common.storage import fenced, leftovers
 from shardline.components.common.storage.backend import RangedFile, names_of
 from shardline.components.common.storage.leftovers import Wanted, is_left_of
 from shardline.components.common.storage.patience import ShortRead
 
 LOCK_SECONDS = 20.0
-_POLL_SECONDS = 0.05
 _READ_AHEAD = 4 << 20
 #: What is asked for at once, as each call has to be answered within a time.
 _PIECE = 64 << 20
 
 
 class HdfsBackend:
-    """Files of HDFS, whole by rename; see the module for `swap`."""
+    """Files of HDFS, whole by rename; `swap` under a fenced lock."""
 
     def __init__(self, fs: Any) -> None:
         self._fs = fs
@@ -109,7 +100,7 @@ class HdfsBackend:
     def swap(self, path: str, old: bytes, new: bytes) -> bool:
         folder, name = posixpath.split(path)
         mark = uuid.uuid4().hex
-        mine, lock = posixpath.join(folder, f".{name}.{mark}"), posixpath.join(folder, f".{name}.lock")
+        mine, lock = posixpath.join(folder, f".{name}.{mark}"), posixpath.join(folder, f".{name}.swap")
         if self.read(path) != old:
             return False
         self._put(posixpath.join(mine, mark), new)
@@ -128,24 +119,22 @@ class HdfsBackend:
 
     def _acquire(self, mine: str, lock: str) -> None:
         """Put the folder `mine` in the place of `lock`, which has to be missing or empty."""
-        seen: list[str] = []
-        since = time.monotonic()
-        while True:
+
+        def take() -> bool:
             try:
                 self._rename(mine, lock, overwrite=True)
-                return
             except FileNotFoundError:
                 raise
             except OSError as error:
                 if "not empty" not in str(error):
                     raise
-            holders = self._holders(lock)
-            if holders != seen:
-                seen, since = holders, time.monotonic()
-            elif time.monotonic() - since > LOCK_SECONDS:
-                for holder in holders:
-                    self._remove(posixpath.join(lock, holder))
-            time.sleep(_POLL_SECONDS)
+                return False
+            return True
+
+        def push_out(holder: str) -> None:
+            self._remove(posixpath.join(lock, holder))
+
+        fenced.acquire(take, lambda: self._holders(lock), push_out, seconds=LOCK_SECONDS)
 
     def _holders(self, lock: str) -> list[str]:
         try:

@@ -1,7 +1,10 @@
 """A folder of this machine, or one that is mounted on it.
 
-Called by `Storage`. Owns the names that begin with a dot: what is being written (`.NAME.RANDOM`) and locks
-(`.NAME.lock`), which no listing shows.
+Called by `Storage`. Owns the names that begin with a dot: what is being written (`.NAME.RANDOM`) and the lock of a swap
+(`.NAME.swap`, see `fenced`), which no listing shows.
+
+What is being written is locked by its writer, and the system ends such a lock with the process: so the file of a dead
+one is known.
 """
 
 from __future__ import annotations
@@ -12,21 +15,24 @@ import fcntl
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from shardline.components.common.errors import EnvironmentLacking
-from shardline.components.common.storage import leftovers
+from shardline.components.common.storage import fenced, leftovers
 from shardline.components.common.storage.backend import names_of
 from shardline.components.common.storage.leftovers import Wanted, is_left_of
 
 #: How often a folder is removed that others remove, or write into, at the same time.
 _REMOVALS = 20
+#: How long one swap may hold up others. It reads, compares and renames, all of it small.
+SWAP_SECONDS = 2.0
 
 
 class LocalBackend:
-    """Whole files by rename, `create` by link, `swap` under a lock of the operating system."""
+    """Whole files by rename, `create` by link, `swap` under a fenced lock."""
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -71,14 +77,28 @@ class LocalBackend:
 
     def swap(self, path: str, old: bytes, new: bytes) -> bool:
         folder, name = os.path.split(path)
-        os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, f".{name}.lock"), "wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if self.read(path) != old:
-                return False
-            with self.writer(path) as handle:
-                handle.write(new)
-            return True
+        mark = uuid.uuid4().hex
+        mine, lock = os.path.join(folder, f".{name}.{mark}"), os.path.join(folder, f".{name}.swap")
+        while self.read(path) == old:
+            os.mkdir(mine)
+            try:
+                with _locked(os.path.join(mine, mark), new):
+                    _acquire(mine, lock)
+                    if self.read(path) != old:
+                        return False
+                    os.replace(os.path.join(lock, mark), path)
+                    return True
+            except FileNotFoundError:
+                if not os.path.exists(path):
+                    raise
+                # Pushed out of the lock, so nothing is replaced: it has to be compared anew.
+            finally:
+                shutil.rmtree(mine, ignore_errors=True)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(lock, mark))
+                with contextlib.suppress(OSError):  # the next one's by now
+                    os.rmdir(lock)
+        return False
 
     def move(self, path: str, target: str) -> None:
         shutil.move(path, target)
@@ -108,14 +128,72 @@ class LocalBackend:
 
 def _remove_if_left(path: str, now: float) -> bool:
     try:
+        if now - os.stat(path).st_mtime < leftovers.LOCAL_SECONDS:
+            return False
+        if not os.path.isdir(path):
+            return _removed_if_dead(path)
+        if not all(_removed_if_dead(os.path.join(path, name)) for name in os.listdir(path)):
+            return False
+        os.rmdir(path)
+        return True
+    except OSError:
+        return False  # it is finished or removed meanwhile
+
+
+def _removed_if_dead(path: str) -> bool:
+    if dead := _is_dead(path):
+        os.unlink(path)
+    return dead
+
+
+def _is_dead(path: str) -> bool:
+    """Whether the one that wrote a file has ended; False where it cannot be known, as the file system has no locks."""
+    try:
         with open(path, "rb") as handle:
-            if now - os.fstat(handle.fileno()).st_mtime < leftovers.LOCAL_SECONDS:
-                return False
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)
             return True
     except OSError:
-        return False  # it is being written, is finished or removed meanwhile, or its file system has no locks
+        return False
+
+
+def _acquire(mine: str, lock: str) -> None:
+    def take() -> bool:
+        try:
+            os.rename(mine, lock)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            with contextlib.suppress(OSError):  # some mounts do not replace an empty folder either
+                os.rmdir(lock)
+            return False
+        return True
+
+    def holders() -> list[str]:
+        try:
+            return os.listdir(lock)
+        except FileNotFoundError:
+            return []
+
+    def push_out(holder: str) -> None:
+        # By a rename: on NFS, a file that is open stays in its folder, under another name, when it is deleted.
+        out = f"{lock.removesuffix('.swap')}.{uuid.uuid4().hex}"
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(os.path.join(lock, holder), out)
+            os.unlink(out)
+
+    fenced.acquire(
+        take, holders, push_out, seconds=SWAP_SECONDS, is_dead=lambda holder: _is_dead(os.path.join(lock, holder))
+    )
+
+
+@contextlib.contextmanager
+def _locked(path: str, data: bytes) -> Iterator[None]:
+    """A new file, held by this process until the end."""
+    with open(path, "xb") as handle:
+        _hold(handle)
+        handle.write(data)
+        _sync(handle)
+        yield
 
 
 @contextlib.contextmanager
@@ -132,12 +210,16 @@ def _temporary(full: str) -> Iterator[tuple[IO[bytes], str]]:
     os.fchmod(descriptor, 0o644)
     try:
         with os.fdopen(descriptor, "wb") as handle:
-            with contextlib.suppress(OSError):  # where there are no locks, nothing is removed either
-                fcntl.flock(handle, fcntl.LOCK_SH)
+            _hold(handle)
             yield handle, temporary
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+
+
+def _hold(handle: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):  # where there are no locks, nothing is taken for dead either
+        fcntl.flock(handle, fcntl.LOCK_SH)
 
 
 def _sync(handle: IO[bytes]) -> None:
