@@ -24,10 +24,10 @@ from shardline.components.common.storage.s3client import PatientS3FileSystem
 from shardline.components.elasticity.local import local_agent
 from shardline.components.sharding import step as sharding
 from shardline.components.training import step as training
-from tests.cluster import scripts
+from tests.cluster import paced, scripts
 from tests.cluster.jobs import BUCKET, CORPUS, KEYS, OVERRIDES, STEPS, ClusterRun, Make, cluster_run, of_checkout
 from tests.cluster.kube import Cluster, Namespace, await_removal, fresh_namespace
-from tests.cluster.pods import S3, NodePython, s3_server
+from tests.cluster.pods import ROOT, S3, NodePython, s3_server
 from tests.contract.servers import lacking
 from tests.distributed import runs
 
@@ -134,7 +134,8 @@ def node_python(cluster: Cluster) -> NodePython:
     image = os.environ.get("SHARDLINE_TEST_IMAGE")
     if not image:
         lacking(
-            "SHARDLINE_TEST_IMAGE has to name an image with this checkout and its extra `dev`, for the cluster's pods"
+            "SHARDLINE_TEST_IMAGE has to name an image with this checkout, its extra `dev`, and a PYTHONPATH by which "
+            "`tests` is found, for the cluster's pods"
         )
     return NodePython(str(image), "python3")
 
@@ -192,15 +193,26 @@ def corpus_in_s3(cluster: Cluster, s3_in_cluster: S3, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def make(privileged_namespace: Namespace, node_python: NodePython, corpus_in_s3: S3) -> Make:
-    """Makes a run whose corpus and storage are on an S3 server in the cluster."""
+    """Makes a run whose corpus and storage are on an S3 server in the cluster.
 
-    def make(name: str, *, workers: dict[str, object], overrides: tuple[str, ...] = ()) -> ClusterRun:
+    `slow_below` is a number of workers: with fewer a step takes a second, so that the run is still there when they
+    come.
+    """
+
+    def make(
+        name: str, *, workers: dict[str, object], overrides: tuple[str, ...] = (), slow_below: int = 0
+    ) -> ClusterRun:
+        env = {"PYTHONPATH": str(ROOT)} if node_python.folders else {}
+        if slow_below:
+            env[paced.WORKERS] = str(slow_below)
+            overrides += (f"training.optimizer.name={paced.NAME}",)
         return cluster_run(
             name,
             namespace=privileged_namespace,
             image=node_python.image,
             patch=of_checkout(node_python, name),
             s3=corpus_in_s3,
+            env=env,
             workers=workers,
             overrides=(*OVERRIDES, *overrides),
         )

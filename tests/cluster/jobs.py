@@ -7,8 +7,9 @@ for a user.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -109,18 +110,20 @@ def cluster_run(
     s3: S3,
     steps: int = STEPS,
     workers: dict[str, Any],
+    env: Mapping[str, str] = MappingProxyType({}),
     overrides: tuple[str, ...] = (),
     patch: Sequence[dict[str, Any]] = (),
 ) -> ClusterRun:
     """A run with its access rights in place; the environment has to lead to the S3 server from here.
 
     Args:
+        env: more of each pod's environment.
         patch: what is changed of what is rendered, as `kubernetes.patch` has it.
     """
     kubernetes = {
         "image": image,
         "namespace": namespace.name,
-        "env": {"AWS_ENDPOINT_URL": s3.inside, "PYTHONDONTWRITEBYTECODE": "1"},
+        "env": {"AWS_ENDPOINT_URL": s3.inside, "PYTHONDONTWRITEBYTECODE": "1", **env},
         "secrets": {"s3": "all"},
         "workers": {"cpu": "1", "memory": "3Gi", "shm": "64Mi", **workers},
         "sharding": {"parts": 3, "cpu": "500m", "memory": "1Gi"},

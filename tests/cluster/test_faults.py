@@ -108,9 +108,8 @@ def test_a_node_loses_its_power(make: Make, undisturbed: Storage, s3_in_cluster:
 
 def test_the_network_between_two_pods_is_cut(make: Make, undisturbed: Storage) -> None:
     """One of the two goes on, and both as soon as they reach each other again."""
-    # Each save takes a while, so that the run lasts until the cut has healed.
-    overrides = ("elastic.timeout=10", "training.checkpoint.every=1")
-    run = make("cut", workers={"replicas": 2, "min": 1, "max": 2}, overrides=overrides)
+    workers = {"replicas": 2, "min": 1, "max": 2}
+    run = make("cut", workers=workers, overrides=("elastic.timeout=10",), slow_below=2)
     uids = training(run, workers=2)
     one, other = (run.namespace.pod(name) for name in uids)
     with no_connection(one, other):

@@ -276,7 +276,7 @@ def moved(manifest: dict[str, Any], namespace: Namespace) -> dict[str, Any]:
 def test_a_run_that_it_scales_from_two_to_four_trains_to_its_end(
     make: Make, privileged_namespace: Namespace, tmp_path: Path
 ) -> None:
-    run = make("scaled", workers={"replicas": 2, "min": 2, "max": 4, "cpu": "500m"})
+    run = make("scaled", workers={"replicas": 2, "min": 2, "max": 4, "cpu": "500m"}, slow_below=4)
     run.shard()
     run.apply("train")
     operators = Operators(privileged_namespace, tmp_path)

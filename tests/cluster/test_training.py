@@ -34,7 +34,8 @@ def on_this_machine(like: ClusterRun, tmp_path: Path) -> Storage:
 
 def test_from_corpus_to_report_with_two_then_four_workers(make: Make, tmp_path: Path) -> None:
     """Sharding as an Indexed Job of three parts, training by two pods and then four in two stages, all in S3."""
-    run = make("whole", workers={"replicas": 2, "min": 2, "max": 4}, overrides=("training.layout={pp: 2}",))
+    workers = {"replicas": 2, "min": 2, "max": 4}
+    run = make("whole", workers=workers, overrides=("training.layout={pp: 2}",), slow_below=4)
     run.apply("shard")
     run.completed("shard")
     run.apply("merge")
