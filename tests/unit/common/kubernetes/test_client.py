@@ -7,7 +7,6 @@ real ones.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -350,9 +349,7 @@ def test_a_watch_goes_on_over_lost_connections_and_lost_history(server: Server, 
 
 def test_a_watch_ends_in_time(server: Server, client: Client) -> None:
     server.answers = [listing(1, pod("a", 1))]  # the answer to the watch is no stream either: like a cut connection
-    began = time.monotonic()
     assert [kind for kind, _ in client.watch("Pod", seconds=0.2)] == ["ADDED"]
-    assert time.monotonic() >= began
 
 
 def test_a_watch_without_rights_is_refused(server: Server, client: Client) -> None:
