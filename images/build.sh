@@ -19,10 +19,20 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 revision=$(git rev-parse HEAD 2>/dev/null || true)
 [ -z "$(git status --porcelain 2>/dev/null)" ] || revision+=-modified
 
-options=(--file images/Dockerfile --target "$target" --tag "shardline-$target:$version")
-options+=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision")
+# The last stage is written here, not in the recipe with arguments: buildah looks for a layer by the text of its command, in
+# which an argument is but a name, and would give sources with the same wheel the revision that was built before.
+recipe=$(cat images/Dockerfile - <<EOF
+
+
+FROM $target
+LABEL org.opencontainers.image.version="$version" org.opencontainers.image.revision="$revision" \\
+      org.opencontainers.image.source="${SOURCE:-}"
+EOF
+)
+
+options=(--file - --tag "shardline-$target:$version")
 # What pip and uv are told here holds in the build too, and stays out of the image.
 for each in PIP_INDEX_URL UV_DEFAULT_INDEX; do [ -z "${!each:-}" ] || options+=(--build-arg "$each"); done
 # buildah and podman call docker's default so.
 [ "$tool" = docker ] || options+=(--layers)
-exec "$tool" build "${options[@]}" "$@" .
+exec "$tool" build "${options[@]}" "$@" . <<<"$recipe"

@@ -98,18 +98,20 @@ class Builder:
         self.buildah("commit", "--quiet", "--rm", container, name)
         archive.unlink()
 
-    def build(self, target: str, *, base: str, build_base: str | None = None) -> subprocess.CompletedProcess[str]:
-        """`images/build.sh TARGET` on the image `base`."""
+    def build(
+        self, target: str, *, base: str, build_base: str | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """`images/build.sh TARGET` on the image `base`, with `variables` in its environment."""
         arguments = [f"BASE_IMAGE={base}", f"BUILD_IMAGE={build_base or base}"]
         options = [option for argument in arguments for option in ("--build-arg", argument)]
         if _CERTIFICATES.exists():  # those of a proxy, where the machine is behind one; they don't get into the image
             options += ["--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro"]
         command = [str(ROOT / "images/build.sh"), target, *options]
-        return subprocess.run(command, env=os.environ | self._settings, capture_output=True, text=True)
+        return subprocess.run(command, env=os.environ | self._settings | variables, capture_output=True, text=True)
 
-    def built(self, target: str, *, base: str, build_base: str | None = None) -> Image:
+    def built(self, target: str, *, base: str, build_base: str | None = None, **variables: str) -> Image:
         """The image that `build` makes."""
-        done = self.build(target, base=base, build_base=build_base)
+        done = self.build(target, base=base, build_base=build_base, **variables)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
         return self.open(f"shardline-{target}:{VERSION}")
 

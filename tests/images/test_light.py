@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from tests.commands import SMALL
-from tests.images.containers import ROOT, USER, VERSION, Builder, Image
+from tests.images.containers import ROOT, USER, VERSION, Builder, Image, run
 
 TORCH = re.compile(r"(torch|triton|nvidia|cuda)")
 CONFIG = SMALL.replace("./data", "/data/store")
@@ -29,8 +28,22 @@ def test_it_says_what_it_is(light: Image) -> None:
     assert labels["org.opencontainers.image.title"] == "shardline light"
     assert labels["org.opencontainers.image.version"] == VERSION
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert labels["org.opencontainers.image.revision"].removesuffix("-modified") == head.stdout.strip()
+    head = run("git", "rev-parse", "HEAD").strip()
+    assert labels["org.opencontainers.image.revision"].removesuffix("-modified") == head
+
+
+def test_it_says_so_where_every_layer_was_there_before(
+    builder: Builder, base: str, light: Image, tmp_path: Path
+) -> None:
+    """Another revision of the sources with the same wheel: nothing is made anew but what the label says."""
+    git = ("git", "-c", "user.name=x", "-c", "user.email=x@example", "-C", str(tmp_path))
+    run(*git, "init", "--quiet")
+    run(*git, "commit", "--quiet", "--allow-empty", "--message", "another")
+    again = builder.built("light", base=base, GIT_DIR=str(tmp_path / ".git"), SOURCE="https://sources.example")
+    another = run(*git, "rev-parse", "HEAD").strip()
+    assert again.config["Labels"]["org.opencontainers.image.revision"] == f"{another}-modified"
+    assert again.config["Labels"]["org.opencontainers.image.source"] == "https://sources.example"
+    assert again.layers == light.layers
 
 
 def test_its_packages_are_the_pinned_ones_and_none_is_of_torch(light: Image) -> None:
