@@ -27,6 +27,7 @@ from shardline.components.elasticity.group.kube_records import group_of
 from shardline.components.elasticity.group.picture import Picture
 from shardline.components.elasticity.group.standby import StandbyBoard
 from shardline.components.elasticity.group.state import Member
+from shardline.components.elasticity.logs import Logs
 from shardline.components.elasticity.pod import this_pod
 from shardline.components.elasticity.processes import Processes
 from shardline.components.elasticity.snapshots.keeper import Keeper
@@ -82,13 +83,13 @@ def join(loaded: Loaded, place: Place) -> None:
         with _owning(config, evicting=fence):
             step.run(config, agent=agent, sources=loaded.sources)
 
-    with Keeper(run, host=place.host) as keeper:
+    with Keeper(run, host=place.host) as keeper, Logs(run) as logs:
         agent = GroupAgent(
             board,
             member=Member(
                 id=place.id, host=place.host, processes=place.processes, node=place.node, address=keeper.address
             ),
-            processes=Processes(module=module_of(step.ENTRY), url=run.url, memory=keeper.root),
+            processes=Processes(module=module_of(step.ENTRY), url=run.url, memory=keeper.root, logs=logs),
             keeper=keeper,
             size=Size(least=place.least, most=place.most, settle=_SETTLE_BEATS * board.beat_seconds),
             fits=lambda world: fits(config, world=world, vocab=find_dataset(config).manifest.vocab),

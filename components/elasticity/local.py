@@ -15,6 +15,7 @@ from shardline.components.elasticity.group.agent import GroupAgent
 from shardline.components.elasticity.group.board import MemoryBoard
 from shardline.components.elasticity.group.forming import Size
 from shardline.components.elasticity.group.state import Member
+from shardline.components.elasticity.logs import Logs
 from shardline.components.elasticity.processes import Processes
 from shardline.components.elasticity.snapshots.keeper import Keeper
 
@@ -37,11 +38,11 @@ class LocalAgent:
         self._grace = grace
 
     def run(self, job: Job, *, run: Storage, lease: Lease, events: EventLog) -> None:
-        with Keeper(run, host=None) as keeper:
+        with Keeper(run, host=None) as keeper, Logs(run) as logs:
             agent = GroupAgent(
                 MemoryBoard(),
                 member=Member(id=_HOST, host=_HOST, processes=self.processes, node=socket.gethostname()),
-                processes=Processes(module=job.module, url=run.url, memory=keeper.root),
+                processes=Processes(module=job.module, url=run.url, memory=keeper.root, logs=logs),
                 keeper=keeper,
                 size=Size(least=1, most=1, settle=0.0),
                 fits=lambda world: True,

@@ -15,6 +15,7 @@ from typing import Any
 from shardline.components.common.processes import child_environment
 from shardline.components.elasticity.channel import Channel
 from shardline.components.elasticity.ends import End
+from shardline.components.elasticity.logs import Logs
 from shardline.components.elasticity.process_server import COMMAND, environment_for
 
 #: Time for a worker to close what it has open.
@@ -28,15 +29,17 @@ class Processes:
         module: what the server imports beforehand.
         url: of the run, for whoever looks at a list of processes.
         memory: a folder in memory for what workers leave to those that come after them.
+        logs: of the workers, open; not needed for a run folder on this machine.
 
     Attributes:
         generation: theirs; 0 when there are none.
         ready: whether the server has imported what it is to, so that workers begin at once.
     """
 
-    def __init__(self, *, module: str, url: str, memory: Path | None = None) -> None:
+    def __init__(self, *, module: str, url: str, memory: Path | None = None, logs: Logs | None = None) -> None:
         self.generation, self.ready = 0, False
-        self._memory = memory
+        self._folders = {"memory": memory, "logs": logs.folder if logs else None}
+        self._logs = logs
         self._arguments = (module, url)
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -75,7 +78,8 @@ class Processes:
         self.generation = int(job["generation"])
         self._running = {first_rank + place: 0 for place in range(count)}
         self._ends = []
-        described = {**job, "threads": threads, "memory": str(self._memory) if self._memory else None}
+        folders = {name: str(folder) if folder else None for name, folder in self._folders.items()}
+        described = {**job, **folders, "threads": threads}
         self._ask(start=described, environment=environment, places=places)
 
     def ends(self) -> tuple[End, ...]:
@@ -151,10 +155,15 @@ class Processes:
             self._running[message["started"]] = message["pid"]
         else:
             self._running.pop(message["ended"], None)
-            self._ends.append(End(rank=message["ended"], pid=message["pid"], exit_code=message["exit_code"]))
+            self._ended(End(rank=message["ended"], pid=message["pid"], exit_code=message["exit_code"]))
 
     def _note_the_rest(self) -> None:
         """Workers end with their server."""
-        ends = [End(rank=rank, pid=pid, exit_code=-signal.SIGKILL) for rank, pid in sorted(self._running.items())]
-        self._ends += ends
+        for rank, pid in sorted(self._running.items()):
+            self._ended(End(rank=rank, pid=pid, exit_code=-signal.SIGKILL))
         self._running = {}
+
+    def _ended(self, end: End) -> None:
+        self._ends.append(end)
+        if self._logs:
+            self._logs.ended(generation=self.generation, rank=end.rank)

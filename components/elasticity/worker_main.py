@@ -1,16 +1,16 @@
 """A worker process: from the description that the agent gives it to the worker function and its exit code.
 
 This is the one place that reads a rank from the environment. Output goes to `logs/{generation}/{rank}.log` in the run
-folder.
+folder; where native code ends the process, the line of Python that each thread was at is the last of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterator
 from datetime import timedelta
@@ -21,6 +21,7 @@ from shardline.components.common.errors import EnvironmentLacking, ShardlineErro
 from shardline.components.common.processes import die_with_parent, raise_on_signals
 from shardline.components.common.storage import Storage
 from shardline.components.common.workers import Job, WorkerContext
+from shardline.components.elasticity import logs
 
 _TORCH = "2.13"
 
@@ -28,8 +29,8 @@ _TORCH = "2.13"
 def describe(job: Job, *, generation: int, world: int, run: Storage, fence: int, timeout: int) -> dict[str, Any]:
     """What a worker of `job` is told.
 
-    An agent adds `threads`, those of each of its workers, and `memory`, where it has some; the leader the `snapshot` to
-    go on from.
+    An agent adds `threads`, those of each of its workers, and where it has some, `memory` and a folder for `logs`; the
+    leader the `snapshot` to go on from.
     """
     return {
         "entry": job.entry,
@@ -53,8 +54,9 @@ def main(job: dict[str, Any]) -> int:
         torch.set_num_threads(job["threads"])
     rank = int(os.environ["RANK"])
     run = Storage(job["run"])
-    with _logging_to(run, f"logs/{job['generation']:06d}/{rank:05d}.log"):
+    with _logging(run, within=job["logs"], generation=int(job["generation"]), rank=rank):
         try:
+            faulthandler.enable()
             raise_on_signals()
             _check_version(torch.__version__)
             context = _context(job, run=run, rank=rank)
@@ -99,24 +101,22 @@ def _context(job: dict[str, Any], *, run: Storage, rank: int) -> WorkerContext:
 
 
 @contextlib.contextmanager
-def _logging_to(run: Storage, path: str) -> Iterator[None]:
-    """Send all output, that of native code too, to a file that ends up at `path`."""
-    with contextlib.ExitStack() as stack:
-        if run.is_local:
-            local = run.local_path(path)
-            local.parent.mkdir(parents=True, exist_ok=True)
-        else:
-            local = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "log"
-        with open(local, "ab", buffering=0) as log:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-            try:
-                yield
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                if not run.is_local:
-                    with contextlib.suppress(ShardlineError):
-                        run.put(local, path)
+def _logging(run: Storage, *, within: str | None, generation: int, rank: int) -> Iterator[None]:
+    """Send all output, that of native code too, to a file.
+
+    Args:
+        within: the agent's folder; None: the run folder is on this machine.
+    """
+    place = {"generation": generation, "rank": rank}
+    file = logs.file_in(Path(within), **place) if within else run.local_path(logs.path_of(**place))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "ab", buffering=0) as log:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()

@@ -5,6 +5,7 @@ A fork server with torch already imported makes a group of processes cheap: tent
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
@@ -66,6 +67,7 @@ def _last_words(receiver: Connection) -> str:
 def _work(entry: str, place: dict[str, Any], port: int, arguments: dict[str, Any], sender: Connection) -> None:
     import torch
 
+    faulthandler.enable()
     torch.set_num_threads(1)
     context = WorkerContext(
         generation=place["generation"],
